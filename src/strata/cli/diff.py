@@ -1,4 +1,4 @@
-"""Compare two moments of a run, or two runs."""
+"""Compare two moments of a run, two runs, or a task and its fork."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +14,12 @@ from strata.cli.support.tables import console, plain, print_empty, print_json
 from strata.cli.support.timeline_output import stamp, verdict_text, without_verdict
 from strata.timeline.answers import DiffAnswer, WhyAnswer
 
-First = Annotated[str, typer.Argument(metavar="A", help="A moment, or the folder of a run.")]
+First = Annotated[
+    str, typer.Argument(metavar="A", help="A moment, the folder of a run, or a task.")
+]
 Second = Annotated[
-    str, typer.Argument(metavar="B", help="Another moment, or the folder of another run.")
+    str,
+    typer.Argument(metavar="B", help="Another moment, the folder of another run, or another task."),
 ]
 
 
@@ -30,10 +33,13 @@ def diff(
 ) -> None:
     """Show what changed between two moments of a run, or where two runs first differ.
 
-    A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
+    A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds. A task and its
+    fork, or two forks of one task, are compared from the fork on.
     """
-    if are_runs(first, second):
-        answer = past_of(first, run, None).why("differs", params={"other": second})
+    if are_runs(first, second) or are_tasks(first, second):
+        past = past_of(first, run, None) if are_runs(first, second) else past_of(data, run, url)
+        task = {} if are_runs(first, second) else {"task": first}
+        answer = past.why("differs", params={"other": second} | task)
         if as_json:
             print_json([msgspec.json.encode(answer)])
         else:
@@ -55,9 +61,16 @@ def are_runs(first: str, second: str) -> bool:
     )
 
 
+def are_tasks(first: str, second: str) -> bool:
+    """Whether the arguments may name two tasks: neither is a moment."""
+    return not is_moment(first) and not is_moment(second)
+
+
 def print_difference(out: Console, answer: WhyAnswer) -> None:
-    """Print the first difference of two runs."""
+    """Print the parameters that differ, and the first difference."""
     out.print(Text.assemble(verdict_text(answer.verdict), "  ", without_verdict(answer)))
+    for finding in answer.findings:
+        out.print(Text(f"  {plain(finding)}"))
     for link in answer.chain:
         out.print(Text.assemble((f"  {stamp(link.at_ms, dated=True)}  ", "dim"), plain(link.text)))
 

@@ -1,5 +1,6 @@
 """List recorded runs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from strata.cli.support.terminal import note
 from strata.cli.support.timeline_output import stamp
 from strata.config import load_process
 from strata.errors import NotFound, StrataError
+from strata.timeline.answers import RunRow
 
 Where = Annotated[
     str,
@@ -30,6 +32,7 @@ Where = Annotated[
     ),
 ]
 NUMBERS = frozenset({"lasted", "facts", "events"})
+MAX_LINES = 20
 TITLES = ("run", "stored as", "from", "lasted", "facts", "events", "tasks")
 
 
@@ -39,7 +42,7 @@ def left_out(name: str, error: StrataError) -> None:
 
 
 def runs(where: Where = "", as_json: AsJson = False) -> None:
-    """List the runs in a folder or object storage.
+    """List the runs in a folder or object storage; forks are below the task they come from.
 
     Without WHERE: the log in the data folder, and the finished runs archived from it.
     """
@@ -63,15 +66,66 @@ def runs(where: Where = "", as_json: AsJson = False) -> None:
         justify: Literal["left", "right"] = "right" if title in NUMBERS else "left"
         # A run is named in other commands, so its name is never shortened.
         grid.add_column(title, justify=justify, no_wrap=title == "run")
-    for row in found:
-        tasks = ", ".join(row.tasks[:3]) + (" …" if len(row.tasks) > 3 else "")
+    for depth, row in in_tree(found):
         grid.add_row(
-            plain(row.name),
+            f"{branch(depth)}{plain(row.name)}",
             Text("Parquet" if row.archived else "log", style="cyan" if row.archived else "green"),
             stamp(row.from_ms, dated=True),
             duration((row.to_ms - row.from_ms) / 1000),
             count(row.facts),
             count(row.events),
-            plain(tasks),
+            "\n".join(shown_tasks(row)),
         )
     console().print(grid)
+
+
+def in_tree(rows: list[RunRow]) -> Iterator[tuple[int, RunRow]]:
+    """Each run with its depth: an archived fork comes after the run of its parent."""
+    at = {task: number for number, row in enumerate(rows) for task in row.tasks}
+    parents = [
+        next((at[fork.parent] for fork in row.forks if row.archived and fork.parent in at), number)
+        for number, row in enumerate(rows)
+    ]
+    below: dict[int, list[int]] = {}
+    for number, parent in enumerate(parents):
+        if parent != number:
+            below.setdefault(parent, []).append(number)
+
+    def walk(number: int, depth: int) -> Iterator[tuple[int, RunRow]]:
+        yield depth, rows[number]
+        for child in below.get(number, ()):
+            yield from walk(child, depth + 1)
+
+    for number, parent in enumerate(parents):
+        if parent == number:
+            yield from walk(number, 0)
+
+
+def shown_tasks(row: RunRow) -> list[str]:
+    """The tasks of a run, one per line if some are forks: each below the task it comes from."""
+    if not row.forks:
+        return [plain(", ".join(row.tasks[:3])) + (" …" if len(row.tasks) > 3 else "")]
+    origin = {fork.task: fork for fork in row.forks}
+    below: dict[str, list[str]] = {}
+    for fork in row.forks:
+        below.setdefault(fork.parent, []).append(fork.task)
+
+    def walk(task: str, depth: int) -> Iterator[str]:
+        fork = origin.get(task)
+        named = f"{task} at step {count(fork.step)}" if fork and depth else task
+        if fork and not depth:
+            named = f"{task}, fork of {fork.parent} at step {count(fork.step)}"
+        yield f"{branch(depth)}{plain(named)}"
+        for child in below.get(task, ()):
+            yield from walk(child, depth + 1)
+
+    here = set(row.tasks)
+    roots = [each for each in row.tasks if each not in origin or origin[each].parent not in here]
+    lines = [line for root in roots for line in walk(root, 0)]
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"… and {more} more"] if more > 0 else [])]
+
+
+def branch(depth: int) -> str:
+    """The indentation of a fork."""
+    return f"{'  ' * (depth - 1)}└ " if depth else ""

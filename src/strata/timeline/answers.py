@@ -342,6 +342,14 @@ class UsageAnswer(Struct, frozen=True):
     step: list[int | None]
 
 
+class RunFork(Struct, frozen=True):
+    """A task that is a fork of another one, at a step."""
+
+    task: str
+    parent: str
+    step: int
+
+
 class RunRow(Struct, frozen=True):
     """A run in a list; `archived` if it is stored as Parquet."""
 
@@ -354,6 +362,7 @@ class RunRow(Struct, frozen=True):
     events: int
     tasks: list[str]
     findings: int
+    forks: list[RunFork] = []
 
 
 def event_answer(record: Record) -> EventAnswer:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from strata.errors import Corrupt
 from strata.store.event_store import Range
+from strata.timeline.answers import RunFork
 
 RUN = "run.json"
 
@@ -27,7 +28,7 @@ class WorkerStream(Struct, frozen=True):
 class RunFile(Struct, frozen=True):
     """The content of `run.json`; times are Unix milliseconds.
 
-    `task` is the task of the run; empty if it is a whole log.
+    `task` is the task of the run; empty if it is a whole log. `forks` are those among `tasks`.
     """
 
     format: int
@@ -40,6 +41,7 @@ class RunFile(Struct, frozen=True):
     streams: list[WorkerStream]
     findings: list[str]
     task: str = ""
+    forks: list[RunFork] = []
 
 
 class Held(Struct, frozen=True):

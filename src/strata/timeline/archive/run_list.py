@@ -14,6 +14,7 @@ from strata.storage.locations import open_storage
 from strata.timeline.answers import RunRow
 from strata.timeline.archive.run_file import RUN, RunFile, read_run
 from strata.timeline.archive.run_lookup import KEPT, logs_in, open_timeline
+from strata.timeline.read.branches import forks_of
 from strata.timeline.read.records import ms
 
 MAX_RUNS = 1_000
@@ -69,6 +70,7 @@ def _local(name: str, path: Path) -> RunRow:
             facts=extent.last - extent.first,
             events=sum(tally.events for tally in timeline.tallies()),
             tasks=[record.text("task") for record in submitted],
+            forks=forks_of(timeline),
             findings=len(timeline.notes),
         )
 
@@ -87,5 +89,6 @@ def _archived(run: RunFile, where: str) -> RunRow:
         facts=run.position - run.first_position,
         events=sum(stream.events for stream in run.streams),
         tasks=run.tasks,
+        forks=run.forks,
         findings=len(run.findings),
     )

@@ -18,6 +18,7 @@ from strata.timeline.answers import event_answer
 from strata.timeline.archive.event_columns import EXACT, tables
 from strata.timeline.archive.parquet_log import EVENTS, FACTS, SNAPSHOTS
 from strata.timeline.archive.run_file import RUN, RunFile, WorkerStream
+from strata.timeline.read.branches import forks_of
 from strata.timeline.read.log_trust import examine
 from strata.timeline.read.records import MS_NS, Record
 from strata.timeline.read.run_timeline import Timeline
@@ -143,4 +144,5 @@ def _described(timeline: Timeline) -> RunFile:
         streams=streams,
         findings=[finding.text for finding in examine(timeline).findings],
         task=timeline.task,
+        forks=forks_of(timeline, tasks),
     )

@@ -5,7 +5,7 @@ order, of the kinds in `COMPARED`. Times, counted ids and reasons are left out, 
 replaced by numbers, so that two runs that did the same compare equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -48,6 +48,9 @@ COMPARED = frozenset(
 )
 
 Tree: TypeAlias = object
+
+Essence: TypeAlias = tuple[tuple[str, str], Record]
+"""A fact's kind and compared fields, and its record."""
 
 
 def changes(before: Cluster, after: Cluster) -> Iterator[ChangeAnswer]:
@@ -133,9 +136,15 @@ def _flat(path: str, value: object) -> Iterator[tuple[str, object]]:
 
 def first_difference(left: Timeline, right: Timeline) -> Difference:
     """The first difference between two runs."""
+    both = (each.records(node=COORDINATOR, kinds=COMPARED) for each in (left, right))
+    return first_difference_of(*(essence(records) for records in both))
+
+
+def first_difference_of(left: Iterator[Essence], right: Iterator[Essence]) -> Difference:
+    """The first difference between two series of compared facts."""
     shared: Record | None = None
     same = 0
-    for ours, theirs in zip_longest(_essence(left), _essence(right)):
+    for ours, theirs in zip_longest(left, right):
         if ours is None or theirs is None or ours[0] != theirs[0]:
             return Difference(
                 same=same,
@@ -148,11 +157,12 @@ def first_difference(left: Timeline, right: Timeline) -> Difference:
     return Difference(same=same, shared=shared, left=None, right=None)
 
 
-def _essence(timeline: Timeline) -> Iterator[tuple[object, Record]]:
-    """The compared facts of a run, without fields that differ in equal runs."""
+def essence(records: Iterable[Record], but: Container[str] = ()) -> Iterator[Essence]:
+    """Facts with what is compared of them: without fields that differ in equal runs, and `but`."""
     tasks: dict[str, str] = {}
-    for record in timeline.records(node=COORDINATOR, kinds=COMPARED):
+    for record in records:
         task = record.text("task")
         tasks.setdefault(task, f"task {len(tasks)}")
-        text = msgspec.json.encode(dict(_flat("", record.fields()))).decode()
+        fields = {name: value for name, value in record.fields().items() if name not in but}
+        text = msgspec.json.encode(dict(_flat("", fields))).decode()
         yield (record.kind, text.replace(task, tasks[task]) if task else text), record

@@ -134,7 +134,7 @@ QUESTIONS: dict[str, Question] = {
         Question(
             number=14,
             name="differs",
-            text="Where does another run first differ?",
+            text="Where does another run, or a fork, first differ?",
             ask=run_checks.differs,
         ),
         Question(number=15, name="trust", text="Can this log be trusted?", ask=run_checks.trusted),

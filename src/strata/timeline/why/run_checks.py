@@ -1,8 +1,9 @@
 """Where do two runs first differ, and can this log be trusted?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from strata.core.record.record_retention import EventsReleased
+from strata.core.tasks.continuation import changes
 from strata.core.workers.worker_facts import TrainingFinished
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
 from strata.errors import NotFound, StrataError
@@ -12,7 +13,8 @@ from strata.timeline.answers import FindingAnswer, Verdict
 from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.audit.audit_results import AuditFinding, Problem
 from strata.timeline.audit.sample_audit import audit
-from strata.timeline.read.differences import first_difference
+from strata.timeline.read.branches import difference_after, parting
+from strata.timeline.read.differences import Difference, first_difference
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.sentences import counted
 from strata.timeline.why.investigation import Answer, LogSearch, link
@@ -21,13 +23,34 @@ MISSING: tuple[Problem, ...] = ("no record", "not applied")
 """Problems of the audit that mean a missing record."""
 
 
-def differs(search: LogSearch, other: str) -> Answer:
-    """Do the runs differ, and where first?"""
+def differs(search: LogSearch, other: str, task: str = "") -> Answer:
+    """Do the runs differ, and where first? With `task`: two tasks of one tree, from their fork."""
+    if task:
+        return _siblings(search, task, other)
     with open_timeline(other) as theirs:
         found = first_difference(search.timeline, theirs)
+    return _difference(found, found.text)
+
+
+def _siblings(search: LogSearch, task: str, other: str) -> Answer:
+    parted = parting(search.timeline, task, other)
+    found = difference_after(search.timeline, parted)
+    same = "both did the same" if found.left is None and found.right is None else found.text
+    at = f"common up to step {parted.step} of {parted.task} ({parted.checkpoint}), the fork point"
+    state = state_at(search.timeline, search.timeline.position).state
+    specs = [state.tasks[each].spec for each in (task, other) if each in state.tasks]
+    changed = changes(*specs) if len(specs) == 2 else {}
+    return _difference(
+        found,
+        f"{at}; from there on, {same}",
+        [f"{name}: {old or '–'} here, {new or '–'} there" for name, (old, new) in changed.items()],
+    )
+
+
+def _difference(found: Difference, text: str, findings: Iterable[str] = ()) -> Answer:
     chain = [link(record) for record in (found.shared, found.left) if record is not None]
     verdict: Verdict = "no" if found.left is None and found.right is None else "yes"
-    return Answer(verdict=verdict, text=f"{verdict}: {found.text}", chain=chain)
+    return Answer(verdict=verdict, text=f"{verdict}: {text}", chain=chain, findings=list(findings))
 
 
 def trusted(search: LogSearch) -> Answer:

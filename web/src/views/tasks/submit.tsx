@@ -94,6 +94,10 @@ function TaskForm({ initial }: { initial: Form }) {
         {text("keep_best", "Keep best by", "a metric; max:NAME for the highest", { placeholder: "val_loss" })}
         {text("keep_best_count", "Best kept", "", { type: "number" })}
       </div>
+      <div className="grid grid-cols-2 gap-4 max-sm:grid-cols-1">
+        {text("epochs", "Epochs", "of run.epochs; 0: as in the script", { type: "number" })}
+        {text("max_steps", "Steps", "of run.epochs; 0: as in the script", { type: "number" })}
+      </div>
       {area("config", "Config", "a JSON object; the script reads it as run.config", 8, "error" in config ? config.error : undefined)}
       <div className="flex flex-col gap-4">
         {area("args", "Arguments", "one per line", 3)}

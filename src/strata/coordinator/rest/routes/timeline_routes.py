@@ -174,10 +174,11 @@ async def get_why(
     """The causes of an event by its `ref`, or the answer to a question with its parameters."""
     given = {name: str(value) for name, value in request.query_params.items()}
     params = {name: value for name, value in given.items() if name not in ASKED}
-    if question == COMPARES_RUNS:
+    if question == COMPARES_RUNS and not params.get("task"):
         raise InvalidArgument(
             "the coordinator cannot read the data folder of another run",
-            hint="compare two folders with `strata why differs --data A other=B`",
+            hint="name two tasks of one tree of forks (task, other), or compare two folders with "
+            "`strata why differs --data A other=B`",
         )
     return await past.ask(lambda queries: queries.why(question, ref, params))
 
@@ -185,8 +186,7 @@ async def get_why(
 @get("/timeline/questions", responses=READS_ONE)
 async def list_questions(past: ThePast) -> list[QuestionAnswer]:
     """The questions of `/api/timeline/why` with their parameters."""
-    known = await past.ask(lambda queries: queries.questions())
-    return [question for question in known if question.name != COMPARES_RUNS]
+    return await past.ask(lambda queries: queries.questions())
 
 
 @get("/timeline/diff", responses=READS_ONE)

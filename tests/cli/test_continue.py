@@ -79,6 +79,7 @@ def test_interrupted_run_prints_the_command_that_continues_it(folder, strata):
     printed = interrupted(folder, strata, "--workers", "2")
     (command,) = re.findall(r"continue: +strata (.*)", printed)
     assert command.startswith("run train.py --workers 2 --resume=")
+    assert "stopped by Ctrl-C" in printed
     again = strata(*command.split()).communicate(timeout=90)[0]
     assert re.search(r"task +train-1 continues from step \d+", again), again
     assert "every sample was seen 6.0 to 6.0 times" in again

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from strata.cli.support.exit_codes import INTERRUPTED, NOT_FOUND, REFUSED, RESTART_LOOP
+from strata.cli.support.exit_codes import FAILED, INTERRUPTED, NOT_FOUND, REFUSED
 from strata.launch import run_notes
 from tests.cli.conftest import strata, until
 from tests.cli.runs import run, script, seen, url_of
@@ -21,8 +21,10 @@ import strata
 with strata.join(checkpoint_every=4) as run:
     width = run.config.get("width", 2)
     state = run.restore(model={"a": np.zeros((3, width)), "b": np.zeros(width), "c": np.zeros(1)})
-    rows = strata.open_arrays({"x": np.arange(32.0)}, name="rows")
-    loader = run.batches(rows, global_batch=8)
+    rows = strata.open_arrays(
+        {"x": np.arange(float(run.config.get("rows", 32)))}, name=run.config.get("name", "rows")
+    )
+    loader = run.batches(rows, global_batch=run.config.get("batch", 8))
     for _ in run.epochs(run.config["epochs"]):
         for batch in loader:
             with run.step():
@@ -134,13 +136,32 @@ def test_killed_run_is_found_by_its_task(folder, started):
 
 def test_changed_model_is_refused_with_its_tensors(count):
     assert count(epochs=1)[0] == 0
-    code, output = count("--resume", "--max-restarts", "0", epochs=2, width=3)
-    assert code == RESTART_LOOP
+    code, output = count("--resume", "--workers", "2", epochs=2, width=3)
+    assert code == FAILED
+    assert output.count("run.restore(model=") == 2, "once for each worker, without our frames"
+    assert "cannot train: InvalidArgument: 2 tensors do not fit" in output
     assert "2 tensors do not fit: 'model.a' was saved as F64 [3, 2] but would be loaded" in output
     assert "'model.b' was saved as F64 [2]" in output
     assert "restore into the model and optimizer that were saved" in output
-    code, output = count("--resume", "--max-restarts", "3", epochs=2, width=2)
+    code, output = count("--resume", epochs=2, width=2)
     assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"rows": 40}, "'rows' has changed since it was registered: total_samples was 32 and is"),
+        ({"name": "new"}, "trained loop 0.0.0 on 'rows' before it was continued, and the script"),
+        ({"batch": 4}, "asks for something else: a global batch of 4, order global"),
+    ],
+)
+def test_changed_data_is_refused_at_once_with_what_to_do(count, config, said):
+    assert count(epochs=1)[0] == 0
+    code, output = count("--resume", epochs=2, **config)
+    assert code == FAILED
+    assert said in output
+    assert output.count("run.restore(..., from_=") >= 1
+    assert "restart loop" not in output
 
 
 def test_damaged_checkpoint_is_replaced_by_the_one_before(folder, count):

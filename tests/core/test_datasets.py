@@ -65,7 +65,7 @@ def test_changed_dataset_needs_a_new_id(change):
     world = World()
     world.do(RegisterDataset(dataset="d", spec=SPEC))
     changed = DatasetSpec(total_samples=1_000, shard_size=100, **change)
-    with pytest.raises(AlreadyExists, match=f"'d' is registered.*{next(iter(change))} is .*, not"):
+    with pytest.raises(AlreadyExists, match=f"'d' has changed.*{next(iter(change))} was .* is now"):
         world.do(RegisterDataset(dataset="d", spec=changed))
     assert world.state.datasets["d"].spec == SPEC
 

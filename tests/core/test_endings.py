@@ -33,6 +33,29 @@ def test_task_is_completed_when_the_last_worker_has_finished():
     assert task.ended_ns > task.started_ns > 0
 
 
+def test_refused_script_fails_its_task_at_once_unless_others_train():
+    world = World()
+    world.agent("host", slots=2)
+    task = world.submit(2, external=False)
+    a, _ = world.start(task)
+    world.sync(task)
+    a.leave("failed", reason="InvalidArgument: 2 tensors do not fit", refused=True)
+    assert (task.state, task.exit_code) == ("failed", 1)
+    assert task.reason.endswith("cannot train: InvalidArgument: 2 tensors do not fit")
+
+
+def test_refused_replacement_is_started_again_while_others_hold_the_model():
+    world = World()
+    world.agent("host", slots=2)
+    task = world.submit(2, external=False)
+    a, _ = world.start(task)
+    world.sync(task)
+    world.train(task, 5)
+    a.leave("failed", reason="InvalidArgument: 2 tensors do not fit", refused=True)
+    assert not task.ended
+    assert world.one(TaskPlaced).placements.keys() == {a.worker.id}
+
+
 def test_failed_final_save_is_in_the_reason_and_the_exit_code_of_a_completed_task():
     _world, task, (a, b) = running()
     a.leave("done", steps=12, save_failure="no room on the disk")

@@ -276,10 +276,8 @@ class Peer:
     def lost(self, signal: str = "heartbeat", reason: str = "no beats") -> None:
         self.world.do(DeclareLost(**self.me, signal=signal, reason=reason))
 
-    def leave(self, outcome: str = "done", steps: int = 0, save_failure: str = "") -> None:
-        self.world.do(
-            DeregisterWorker(**self.me, outcome=outcome, steps=steps, save_failure=save_failure)
-        )
+    def leave(self, outcome: str = "done", **details: object) -> None:
+        self.world.do(DeregisterWorker(**self.me, outcome=outcome, **details))
 
 
 def _lives(state: Cluster) -> Iterator[tuple[tuple[str, str], str]]:

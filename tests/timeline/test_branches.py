@@ -1,4 +1,4 @@
-"""Guards the comparison of forks: it begins at the fork point, whatever each did before or since."""
+"""Guards the comparison of forks, which begins at the fork point, and the tree of forks."""
 
 import json
 import os

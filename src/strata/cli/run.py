@@ -39,6 +39,7 @@ IDLE_S = 0.02
 LAST_LOOKS = 3
 """Polls after the end: a worker's last log lines arrive after the fact that it ended."""
 
+SENDERS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 REPEAT_S = 0.5
 """A second signal within this time is ignored: some tools signal the process and its group."""
 
@@ -298,7 +299,7 @@ def watch(
         while (task := watcher.look()).status not in ENDED:
             if interrupts.came and not asked:
                 asked = True
-                api.post(f"/api/tasks/{started.task_id}/stop")
+                api.post(f"/api/tasks/{started.task_id}/stop", reason=interrupts.reason)
             consider(task, watcher)
             time.sleep(LOOK_S)
         for _ in range(LAST_LOOKS):
@@ -315,11 +316,12 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.came = False
+        self.reason = ""
         self._first_s = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SENDERS:
             self._before[number] = signal.signal(number, self._noted)
         return self
 
@@ -331,5 +333,6 @@ class Interrupts:
         now_s = time.monotonic()
         if not self.came:
             self.came, self._first_s = True, now_s
+            self.reason = f"stopped by {SENDERS[number]}"
         elif now_s - self._first_s > REPEAT_S:
             raise KeyboardInterrupt

@@ -17,7 +17,7 @@ Task = Annotated[
 def stop(task: Task, url: Url = None, as_json: AsJson = False) -> None:
     """Stop a task gracefully: its workers can save first. An ended task is not changed."""
     api = reach(url)
-    answer = api.post(f"/api/tasks/{task}/stop")
+    answer = api.post(f"/api/tasks/{task}/stop", reason="stopped by `strata stop`")
     stopped = api.decode(answer, StopTaskResponse)
     if as_json:
         print_json([answer])

@@ -37,6 +37,7 @@ from strata.core.workers.worker_lifecycle import (
     WorkerRejected,
     WorkerReturned,
 )
+from strata.timeline.read.sentences import counted
 
 log = logging.getLogger("strata.coordinator")
 
@@ -93,7 +94,7 @@ def log_line(body: Fact) -> tuple[int, str] | None:
         case TaskPreempted():
             return INFO, f"task {body.task} was preempted by {body.preemptor}: {body.reason}"
         case TaskResized():
-            sizes = f"from {body.before} to {body.after} workers"
+            sizes = f"from {body.before} to {counted(body.after, 'worker')}"
             return INFO, f"task {body.task} was resized {sizes}: {body.reason}"
         case TaskContinued():
             return INFO, f"task {body.task} continues from step {body.step}: {body.reason}"

@@ -34,7 +34,14 @@ import msgspec
 from strata.core.events import Fact
 from strata.core.state import Outcome
 from strata.core.workers.worker_facts import RunEnded
-from strata.errors import Fenced, InvalidArgument, NotAllowedNow, StrataError, TaskEnded
+from strata.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidArgument,
+    NotAllowedNow,
+    StrataError,
+    TaskEnded,
+)
 from strata.sdk import embedded_coordinator
 from strata.sdk.data.data_record import DataRecord
 from strata.sdk.data.script_position import LoopLength
@@ -54,6 +61,8 @@ log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 10.0
 SAVE_TIMEOUT_S = 600.0
+REFUSALS = (InvalidArgument, AlreadyExists)
+"""Errors about arguments: before the first step, a script gets them again at every start."""
 
 
 def join(
@@ -185,6 +194,7 @@ class Run(RunDecisions):
         try:
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
+            leave.refused = self._refused and outcome == "failed"
             self._deliver_and_leave(leave)
         except (Fenced, TaskEnded):
             log.debug("the coordinator had already removed this worker")
@@ -243,6 +253,9 @@ class Run(RunDecisions):
             except InvalidArgument as unused:
                 self.leave("failed", str(unused))
                 raise
+        if isinstance(error, REFUSALS) and not self._membership.applied:
+            self._refused = True
+            error.__traceback__ = _own_frames(trace)
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested | TaskEnded)
 
@@ -255,6 +268,14 @@ def _quiet_end() -> Iterator[None]:
     except (StopRequested, TaskEnded) as error:
         print(f"strata: {error.message}, so this process has nothing to do", file=sys.stderr)
         raise SystemExit(0) from None
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback up to the call of Strata, whose error names what the script has to change."""
+    if trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("strata."):
+        return None
+    following = _own_frames(trace.tb_next)
+    return TracebackType(following, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:

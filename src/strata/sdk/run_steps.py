@@ -49,6 +49,7 @@ class RunSteps(RunMember):
         self._loop_left: pb.LeaveLoop | None = None
         self._peeked_dataset = ""
         self._left = False
+        self._refused = False
         self._media = MediaLog(worker.session, worker.recorder)
 
     def step(self) -> Step:

@@ -63,6 +63,7 @@ class Watcher:
         self._steps_before = started.steps
         self.patient = patient
         self.losses = 0
+        self._last_loss = ""
         self.recoveries = 0
         self._out = out
         self._trained = False
@@ -172,7 +173,9 @@ class Watcher:
     def _print_fact(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "WorkerLost":
             self.losses += 1
-            self.say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
+            known, self._last_loss = self._last_loss, fields["reason"]
+            reason = "for the same reason" if known == fields["reason"] else fields["reason"]
+            self.say("✗", "red", f"{fields['worker']} was lost: {reason}")
         elif kind == "RecoveryChosen" and not self._is_announced(fields):
             self.recoveries += 1
             self.say("↻", "yellow", recovered(fields))
@@ -184,8 +187,10 @@ class Watcher:
         elif kind == "StorageUnreachable":
             self._say_unreachable(fields)
         elif kind == "TaskResized":
-            wanted = f"{fields['min_workers']}:" if fields.get("elastic") else ""
-            change = f"from {fields['before']} to {wanted}{fields['after']} workers"
+            wanted = counted(fields["after"], "worker")
+            if fields.get("elastic"):
+                wanted = f"{fields['min_workers']}:{wanted}"
+            change = f"from {fields['before']} to {wanted}"
             self.say("⇄", "yellow", f"resized {change}: {fields['reason']}")
         elif kind == "WorkersReleased":
             names = ", ".join(self._short(worker) for worker in fields["left"])

@@ -153,9 +153,11 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
     if known is not None:
         if known.spec != c.spec:
             raise AlreadyExists(
-                f"dataset {c.dataset!r} is registered with other parameters: "
+                f"dataset {c.dataset!r} has changed since it was registered: "
                 f"{_differences(known.spec, c.spec)}",
-                hint="register the changed data under a new id; runs rely on the old one",
+                hint="a task that trained on it continues only with the same data, since its steps "
+                "are numbers in that order. Give the changed data another name, and start a new "
+                'task; it can begin with the weights: run.restore(..., from_="TASK")',
             )
         return known
     _check_spec(c.dataset, c.spec)
@@ -166,10 +168,13 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
 
 
 def _differences(known: DatasetSpec, asked: DatasetSpec) -> str:
-    """The fields that differ, with the registered and the requested value."""
+    """The fields that differ, with the registered and the requested value.
+
+    Another fingerprint alone means other content.
+    """
     pairs = ((name, getattr(known, name), getattr(asked, name)) for name in known.__struct_fields__)
     return ", ".join(
-        f"{name} is {old!r:.80}, not {new!r:.80}" for name, old, new in pairs if old != new
+        f"{name} was {old!r:.80} and is now {new!r:.80}" for name, old, new in pairs if old != new
     )
 
 

@@ -179,6 +179,13 @@ def require_loop(task: Task, spec: "DatasetSpec", c: "AttachDataset") -> None:
                 f"task {task.id!r} has opened {MAX_LOOPS} loops",
                 hint="train several epochs in one loop: run.batches(dataset, epochs=N)",
             )
+    elif known.dataset != c.dataset and known.continuation < task.continuations:
+        raise InvalidArgument(
+            f"task {task.id!r} trained loop {c.loop} on {known.dataset!r} before it was continued, "
+            f"and the script now opens it on {c.dataset!r}: other data, or data that has changed",
+            hint="continue with the same data, or start a new task; it can begin with the weights "
+            f'of this one: run.restore(..., from_="{task.id}")',
+        )
     elif known.dataset != c.dataset:
         raise InvalidArgument(
             f"loop {c.loop} of task {task.id!r} trains on {known.dataset!r}, not on {c.dataset!r}",
@@ -303,7 +310,7 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
         if not _same(known, c):
             raise AlreadyExists(
                 f"task {c.task!r} trains on {c.dataset!r} with {_batches(known)}, and this worker "
-                "asks for something else",
+                f"asks for something else: {_asked(c)}",
                 hint="ask for the same batches: another global batch would change which samples "
                 "each step trains. A new task can start from the weights of this one: "
                 f'run.restore(..., from_="{c.task}")',
@@ -360,6 +367,15 @@ def _batches(feed: Feed) -> str:
     per_worker = f" ({feed.batch_size} for each worker at its start)" if feed.batch_size else ""
     order = f"order {feed.mode}" + (f" in windows of {feed.window}" if feed.window else "")
     return f"a global batch of {feed.global_batch}{per_worker} in {feed.count} lanes, {order}"
+
+
+def _asked(c: AttachDataset) -> str:
+    """The batches that a worker asks for, as text."""
+    batch = f"a global batch of {c.global_batch}"
+    if not c.global_batch:
+        batch = f"a batch of {c.batch_size} for each worker" if c.batch_size else "its own batches"
+    order = f"order {c.mode}" + (f" in windows of {c.window}" if c.window else "")
+    return f"{batch}{f' in {c.lanes} lanes' if c.lanes else ''}, {order}"
 
 
 def _same(feed: Feed, c: AttachDataset) -> bool:

@@ -128,6 +128,7 @@ class Departures:
                     signal="exit",
                     reason=shortened(c.reason) or "it gave up",
                     gave_up=True,
+                    refused=c.refused,
                     failure="error",
                     cause=c.cause,
                 )
@@ -225,10 +226,23 @@ def _follow(d: Decision, task: Task, gone: _Gone) -> None:
 def _follow_losses(d: Decision, task: Task, gone: _Gone, causes: tuple[str, ...]) -> None:
     if (task.finished and all_finished(task)) or result_is_final(d, task):
         _complete(d, task, gone, causes)
+    elif (refused := _refusal(d.state, task, gone)) is not None:
+        reason = f"worker {refused.worker} cannot train: {refused.reason}"
+        change_state(d, task, "failed", reason, causes, 1)
     elif not task.ended:
         lost = [loss.worker for loss in gone.lost]
         spare, doubtful = gone.only_spares, gone.doubtful_hosts
         handle_loss(d, task, lost, gone.why_lost, causes, spare, doubtful)
+
+
+def _refusal(state: Cluster, task: Task, gone: _Gone) -> DeclareLost | None:
+    """The loss of a worker that every start would repeat, in a task in which no worker trains."""
+    if task.state not in ("starting", "running", "recovering"):
+        return None
+    present = (state.workers[worker] for worker in (*task.members, *task.waiting))
+    if any(worker.ran and task.committed > worker.first_step for worker in present):
+        return None
+    return next((loss for loss in gone.lost if loss.refused), None)
 
 
 def _complete(d: Decision, task: Task, gone: _Gone, causes: tuple[str, ...]) -> None:

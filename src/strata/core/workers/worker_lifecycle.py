@@ -178,10 +178,12 @@ class DeregisterWorker(WorkerCommand, frozen=True):
     reason: str = ""
     steps: int = 0
     save_failure: str = ""
+    refused: bool = False
 
 
 class DeclareLost(Command, frozen=True):
-    """`gave_up`: the worker itself reported that it failed. `host_in_doubt`: its host's agent is
+    """`gave_up`: the worker itself reported that it failed. `refused`: before its first step, with
+    an error that the script gets again at every start. `host_in_doubt`: its host's agent is
     silent too, so that its replacement is better placed on another host. `failure`: as in
     `WorkerLost`, if that is more than the signal."""
 
@@ -191,6 +193,7 @@ class DeclareLost(Command, frozen=True):
     reason: str
     evidence: dict[str, float] = field(default_factory=dict)
     gave_up: bool = False
+    refused: bool = False
     host_in_doubt: bool = False
     failure: str = ""
 

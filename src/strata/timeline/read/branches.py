@@ -31,7 +31,7 @@ BRANCH_KINDS = COMPARED - {TaskSubmitted.__name__, EpochAdvanced.__name__}
 
 
 class Segment(Struct, frozen=True):
-    """A task of a line: `fork` made it, and `left` is the next fork of the line, if there is one."""
+    """A task of a line: `fork` made it, and `left` is the next fork of the line, if any."""
 
     task: str
     fork: Record | None

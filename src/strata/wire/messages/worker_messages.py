@@ -271,6 +271,7 @@ def departure(worker: str, incarnation: int, message: pb.Leave) -> DeregisterWor
         reason=message.reason,
         steps=message.steps,
         save_failure=message.save_failure,
+        refused=message.refused,
     )
 
 

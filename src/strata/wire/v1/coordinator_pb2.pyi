@@ -856,16 +856,18 @@ class FailPart(_message.Message):
     def __init__(self, checkpoint_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("outcome", "reason", "steps", "save_failure")
+    __slots__ = ("outcome", "reason", "steps", "save_failure", "refused")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SAVE_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     reason: str
     steps: int
     save_failure: str
-    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., save_failure: _Optional[str] = ...) -> None: ...
+    refused: bool
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., save_failure: _Optional[str] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed", "media_room")

@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from litestar import Response, get, post
@@ -61,6 +61,10 @@ TAIL_CHARS = 200
 LINES_LOOKED_AT = 500
 CONFIG_BYTES = 64 * 1024
 
+STOPPED = "asked to stop through the API"
+StopReason = Annotated[
+    str, QueryParameter(max_length=200, description="Recorded as the reason of the stop.")
+]
 Status = Annotated[TaskState | None, QueryParameter(description="Only with this status.")]
 
 
@@ -162,9 +166,11 @@ async def get_task(api: TheApi, task_id: FromPath[str]) -> TaskDetail:
 
 
 @post("/tasks/{task_id:str}/stop", status_code=200, responses=WRITES)
-async def stop_task(api: TheApi, task_id: FromPath[str]) -> StopTaskResponse:
+async def stop_task(
+    api: TheApi, task_id: FromPath[str], reason: StopReason = STOPPED
+) -> StopTaskResponse:
     """Stop a task gracefully: its workers save first. Stopping twice changes nothing."""
-    command = StopTask(task=task_id, reason="asked to stop through the API")
+    command = StopTask(task=task_id, reason=reason or STOPPED)
     task = await api.engine.submit(command)
     assert isinstance(task, Task)
     return StopTaskResponse(task.state in ("stopping", "stopped"), task.id, task.state)
@@ -177,18 +183,10 @@ async def continue_task(
     """Continue an ended task at its newest checkpoint, with changed parameters if given."""
     async with api.engine.settled() as state:
         task = state.task(task_id)
-        before, step, now = task.spec, resume_step(task), task.state
-    spec = continued_spec(before, data)
-    require_env(task_id, before, data.env)
-    changed = [ParameterChange(name, *both) for name, both in changes(before, spec).items()]
-    if data.dry_run:
-        return ContinueTaskResponse(task_id=task_id, status=now, step=step, changes=changed)
-
-    def command(stored: TaskSpec) -> ContinueTask:
-        return ContinueTask(task=task_id, spec=stored)
-
-    task = await with_environment(api, spec, data.env, command)
-    return ContinueTaskResponse(task_id=task_id, status=task.state, step=step, changes=changed)
+        plan = Plan(task.spec, resume_step(task), task.state)
+    return await started_again(
+        api, task_id, plan, data, lambda spec: ContinueTask(task=task_id, spec=spec)
+    )
 
 
 @post("/tasks/{task_id:str}/fork", responses=WRITES)
@@ -198,18 +196,36 @@ async def fork_task(
     """Start a new task with the history of a task up to one of its checkpoints."""
     async with api.engine.settled() as state:
         task = state.task(task_id)
-        before, step, now = task.spec, checkpoint_at(task, data.step).step, task.state
-    spec = continued_spec(before, data)
-    require_env(task_id, before, data.env)
-    changed = [ParameterChange(name, *both) for name, both in changes(before, spec).items()]
-    if data.dry_run:
-        return ContinueTaskResponse(task_id=task_id, status=now, step=step, changes=changed)
+        plan = Plan(task.spec, checkpoint_at(task, data.step).step, task.state)
+    return await started_again(
+        api, task_id, plan, data, lambda spec: ForkTask(task=task_id, spec=spec, step=data.step)
+    )
 
-    def command(stored: TaskSpec) -> ForkTask:
-        return ForkTask(task=task_id, spec=stored, step=data.step)
 
-    fork = await with_environment(api, spec, data.env, command)
-    return ContinueTaskResponse(task_id=fork.id, status=fork.state, step=step, changes=changed)
+class Plan(NamedTuple):
+    """The parameters and the state of a task, and the step at which it or its fork starts."""
+
+    before: TaskSpec
+    step: int
+    now: TaskState
+
+
+async def started_again(
+    api: Api,
+    task_id: str,
+    plan: Plan,
+    data: ContinueTaskRequest,
+    command: Callable[[TaskSpec], Command],
+) -> ContinueTaskResponse:
+    """Start a task from a checkpoint; with `dry_run`, only its changes are returned."""
+    spec = continued_spec(plan.before, data)
+    require_env(task_id, plan.before, data.env)
+    changed = [ParameterChange(name, *both) for name, both in changes(plan.before, spec).items()]
+    status = plan.now
+    if not data.dry_run:
+        task = await with_environment(api, spec, data.env, command)
+        task_id, status = task.id, task.state
+    return ContinueTaskResponse(task_id=task_id, status=status, step=plan.step, changes=changed)
 
 
 def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:

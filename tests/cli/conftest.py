@@ -256,3 +256,11 @@ def logged(tmp_path_factory):
     code, output = run(folder, name, *arguments)
     assert code == 0, output
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def curved(tmp_path_factory):
+    """The folder of a real run with known metrics, which tests only read; its log is in `data`."""
+    from tests.cli.curved import curved_run
+
+    return curved_run(tmp_path_factory.mktemp("curved"))

@@ -3,6 +3,7 @@
 import pytest
 
 from strata.timeline.archive.run_lookup import open_timeline
+from tests.cli.curved import curved_run
 from tests.timeline.planted import Planted, worker
 
 
@@ -28,3 +29,9 @@ def folder(crashed, tmp_path_factory):
 def timeline(folder):
     with open_timeline(folder) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def curved(tmp_path_factory):
+    """The folder of a real run with known metrics; its log is in `data`."""
+    return curved_run(tmp_path_factory.mktemp("curved"))

@@ -29,6 +29,7 @@ from strata.timeline.answers import (
     link_answer,
     story_entry,
 )
+from strata.timeline.curves.curve_reader import CurveReader
 from strata.timeline.lanes import density, worker_lanes
 from strata.timeline.read import causes, logged_items, node_activity, past_states
 from strata.timeline.read.differences import changes
@@ -60,6 +61,7 @@ class TimelineQueries:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
+        self.curves = CurveReader(timeline)
         self._lock = threading.Lock()
         self._trust: Trust | None = None
         self._examined_s = 0.0

@@ -29,6 +29,7 @@ from strata.coordinator.rest.routes import (
     audit_routes,
     checkpoint_routes,
     cluster_routes,
+    curve_routes,
     dataset_routes,
     event_routes,
     log_routes,
@@ -148,6 +149,7 @@ ENDPOINTS = [
     event_routes.stream_logs,
     *timeline_routes.ENDPOINTS,
     *media_routes.ENDPOINTS,
+    *curve_routes.ENDPOINTS,
     *moment_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
 ]

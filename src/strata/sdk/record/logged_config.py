@@ -8,7 +8,7 @@ from strata.core.workers.worker_facts import ConfigValue
 MAX_VALUES = 500
 MAX_TEXT = 1_000
 SECRET_WORDS = ("api_key", "apikey", "credential", "password", "passwd", "secret", "token")
-COUNTED_WORDS = ("tokens", "tokenizer")
+COUNTED_WORDS = ("per_token", "tokens", "tokenizer")
 """Names of language models contain these, such as `max_tokens`; they are no secrets."""
 
 HIDDEN = "***"

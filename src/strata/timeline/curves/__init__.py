@@ -1,0 +1,1 @@
+"""Training curves: metrics that scripts logged, and figures derived from recorded steps."""

@@ -12,7 +12,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 from tests.agent.harness import Agent
 from tests.cli.conftest import WAIT_S, Worker, serving, until
 
-LISTS = ["agents", "workers", "tasks", "barriers", "datasets", "checkpoints"]
+LISTS = ["agents", "hosts", "workers", "tasks", "barriers", "datasets", "checkpoints"]
 
 
 @pytest.fixture(scope="module")

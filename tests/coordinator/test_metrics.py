@@ -36,13 +36,17 @@ from strata.core.cluster import CODEC
 from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.events import Now
 from strata.core.generations.recovery import EnterGeneration
+from strata.core.hosts.host_health import GpuHealth, HostHealth
+from strata.core.hosts.host_record import ReportHost
 from strata.core.state import DatasetSpec
 from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.heartbeats import GpuMetrics, ResourceMetrics
+from strata.core.workers.host_agents import RegisterAgent
 from strata.core.workers.worker_lifecycle import DeclareLost, RegisterWorker, ReportState
 from strata.store.sqlite import SqliteStore
 from tests.programs import program
+from tests.tidy.test_resources import healthy
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = {
@@ -71,6 +75,11 @@ class Coordinator:
 
     async def do(self, command):
         return await self.engine.submit(command)
+
+    async def measure(self, health, agent="host-1"):
+        """Record the health of an agent's host."""
+        known = await self.do(RegisterAgent(agent=agent, hostname=agent))
+        await self.do(ReportHost(agent=agent, incarnation=known.incarnation, health=health))
 
     async def form(self, workers=2, resources=None):
         """Form a task whose workers have registered, entered and train."""
@@ -135,6 +144,12 @@ async def coordinator(folder, clock=read_clock):
             logs.close()
 
 
+MEASURED = healthy(
+    HostHealth,
+    gpus=[healthy(GpuHealth, index=3, lost=False, throttle_reasons="sw_power_cap,hw_thermal")],
+)
+
+
 async def busy(running):
     """Change every metric."""
     gpu = GpuMetrics(0, "H200", 75.0, 2**30, 2**37)
@@ -149,6 +164,7 @@ async def busy(running):
         network_tx_bytes=5,
     )
     await running.form(resources=used)
+    await running.measure(MEASURED)
     await running.save(1_000_000, 0.05)
     await running.meet(0.02)
     running.sessions = 2
@@ -346,6 +362,43 @@ def test_barrier_release_time_includes_the_disk(tmp_path):
     release_s = asyncio.run(scenario())
     assert release_s.count == 1
     assert release_s.sum > 0
+
+
+def test_host_series_have_what_was_measured(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.measure(MEASURED, agent="full")
+            partitioned = GpuHealth(index=0, ecc_uncorrected=0)
+            await running.measure(HostHealth(gpus=[partitioned]), agent="bare")
+            return samples(running.metrics.prometheus())
+
+    page = asyncio.run(scenario())
+    assert (
+        page['strata_host_cpu_pressure_ratio{host="full"}'] == MEASURED.cpu_pressure_percent / 100
+    )
+    assert page['strata_host_disk_latency_seconds{host="full"}'] == MEASURED.disk_latency_ms / 1000
+    gpu, card = MEASURED.gpus[0], '{host="full",gpu="3"}'
+    assert page[f"strata_host_gpu_sm_clock_hertz{card}"] == gpu.sm_clock_mhz * 1_000_000
+    assert page[f"strata_host_gpu_lost{card}"] == 0
+    assert page['strata_host_gpu_throttled{host="full",gpu="3",reason="hw_thermal"}'] == 1
+    bare = {name for name in page if 'host="bare"' in name}
+    zero = 'strata_host_gpu_ecc_uncorrected_total{host="bare",gpu="0"}'
+    assert bare == {zero, 'strata_host_gpu_lost{host="bare",gpu="0"}'}, "the rest was not measured"
+    assert page[zero] == 0
+
+
+def test_host_series_are_bounded(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            gpus = [GpuHealth(index=number, power_watts=1.0) for number in range(8)]
+            for number in range(4):
+                await running.measure(HostHealth(load_1m=1.0, gpus=gpus), agent=f"h{number}")
+            running.metrics.max_worker_series = 20
+            return samples(running.metrics.prometheus())
+
+    page = asyncio.run(scenario())
+    assert sum(name.startswith("strata_host_gpu_power_watts") for name in page) == 16
+    assert page["strata_host_series_omitted"] == 2
 
 
 def test_worker_series_are_bounded_and_sums_cover_all(tmp_path):

@@ -19,6 +19,8 @@ from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
 from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import RefuseRecovery, ReportBrokenExchange
 from strata.core.generations.storage_waits import ReportStorage
+from strata.core.hosts.host_health import GpuHealth, HostHealth
+from strata.core.hosts.host_record import ReportHost
 from strata.core.record.log_salvage import SalvageLog
 from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.rule_settings import Rules
@@ -38,7 +40,9 @@ def every_kind() -> World:
     """A placed task that trains, saves, loses a worker and recovers; beside it, an external one."""
     world = World(Rules(max_workers=5))
     world.do(RegisterDataset(dataset="d", spec=DatasetSpec(total_samples=40, shard_size=10)))
-    world.agent("host-1", slots=2)
+    host = world.agent("host-1", slots=2)
+    health = HostHealth(load_1m=1.5, oom_kills=0, gpus=[GpuHealth(index=0, power_watts=300.5)])
+    world.do(ReportHost(agent=host.id, incarnation=host.incarnation, health=health))
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.cli.conftest import until
-from tests.web.conftest import TIMEOUT_MS, WORKERS
+from tests.web.conftest import START_S, TIMEOUT_MS, WORKERS
 
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -212,6 +212,20 @@ def test_settings_show_hosts_and_change_the_theme(visit, cluster):
     page.get_by_role("radio", name="light").click()
     page.reload()
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+
+
+def test_host_shows_charts_of_its_recorded_health_at_any_moment(visit, cluster):
+    (host,) = until(lambda: [h for h in cluster.get("hosts") if h["measured_at"]], START_S)
+    page = visit("settings")
+    page.get_by_role("button", name="Charts of host-a").click()
+    charts = page.get_by_role("region", name=re.compile("Health of host-a"))
+    expect(charts.get_by_role("img", name=re.compile("Load, newest [0-9]"))).to_be_visible()
+    expect(charts.get_by_role("img", name=re.compile("Memory available"))).to_be_visible()
+    visit(f"settings?host=host-a&t={host['measured_at'] + 1}")
+    expect(row(page, "host-a")).to_contain_text("up")
+    expect(charts.get_by_role("img", name=re.compile("Load, newest [0-9]"))).to_be_visible()
+    visit(f"settings?t={host['measured_at'] - 3_600_000}")
+    expect(row(page, "host-a")).to_have_count(0)
 
 
 @pytest.mark.parametrize("view", ["overview", "workers", "logs", "tasks"])

@@ -16,6 +16,7 @@ from strata.agent.agent_records import Exit
 from strata.agent.worker_plan import Start
 from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.config import Settings
+from strata.core.hosts.host_health import HostHealth
 from strata.errors import (
     Fenced,
     InvalidArgument,
@@ -24,6 +25,7 @@ from strata.errors import (
     Unauthenticated,
     Unavailable,
 )
+from strata.sdk.record.host_reporter import LOOK_S, HostReporter
 from strata.sdk.session.channel import (
     OPTIONS,
     SERVICE,
@@ -34,6 +36,7 @@ from strata.sdk.session.channel import (
 )
 from strata.wire.certificates import date_problem
 from strata.wire.grpc_library import aio, grpc
+from strata.wire.messages.host_messages import host_health_message
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,8 @@ class CoordinatorLink:
         self._settings = settings
         self._news = asyncio.Event()
         self._sent_exits: set[Start] = set()
+        self._reporter = HostReporter(settings.resource_interval_s, supervisor.folder)
+        self._health: HostHealth | None = None
         self._interval_s = settings.heartbeat_interval_s
         supervisor.on_news = self._news.set
 
@@ -86,17 +91,18 @@ class CoordinatorLink:
         )
         token = self._settings.token
         call: Call = open_session(metadata=(("authorization", f"Bearer {token}"),) if token else ())
-        speaking: asyncio.Task[None] | None = None
+        speaking: list[asyncio.Task[None]] = []
         try:
             await call.write(pb.AgentMessage(hello=self._hello))
             while (order := await call.read()) is not aio.EOF:
                 assert isinstance(order, pb.AgentOrder)
                 self._handle(order)
-                if speaking is None:
+                if not speaking:
                     self.attached.set()
                     offered = (self._hello.slots, self._hello.agent_id, self._address.target)
                     log.info("offering %d slots as %s to the coordinator at %s", *offered)
-                    speaking = asyncio.create_task(self._send(call))
+                    speaking = [asyncio.create_task(self._send(call))]
+                    speaking.append(asyncio.create_task(self._measure()))
             return Unavailable("the coordinator ended the session")
         except StrataError as refusal:
             return refusal
@@ -104,9 +110,10 @@ class CoordinatorLink:
             return _error_of(error)
         finally:
             call.cancel()
-            if speaking is not None:
-                speaking.cancel()
-                await asyncio.wait([speaking])
+            for each in speaking:
+                each.cancel()
+            if speaking:
+                await asyncio.wait(speaking)
 
     def _handle(self, order: pb.AgentOrder) -> None:
         kind = order.WhichOneof("body")
@@ -153,7 +160,23 @@ class CoordinatorLink:
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             log.debug("cannot write to the coordinator: %s", error)
 
+    async def _measure(self) -> None:
+        """Measure the host and send its health when it is due, until the connection ends."""
+        while True:
+            try:
+                health = await asyncio.to_thread(self._reporter.due)
+            except Exception:
+                log.exception("the health of this host cannot be measured")
+                return
+            if health is not None:
+                self._health = health
+                self._news.set()
+            await asyncio.sleep(min(LOOK_S, self._settings.resource_interval_s))
+
     def _next_message(self) -> pb.AgentMessage | None:
+        if self._health is not None:
+            health, self._health = self._health, None
+            return pb.AgentMessage(health=host_health_message(health))
         for start, ended in self._supervisor.exits.items():
             if start not in self._sent_exits:
                 self._sent_exits.add(start)

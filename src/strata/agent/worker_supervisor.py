@@ -62,7 +62,7 @@ class WorkerSupervisor:
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
         self.leftovers = Leftovers(folder)
-        self._folder = folder
+        self.folder = folder
         self._identity = identity
         self._cards = cards
         self._templates = templates
@@ -96,12 +96,12 @@ class WorkerSupervisor:
 
     def open(self) -> None:
         """Adopt the workers of an earlier agent in this folder."""
-        known = agent_records.load(self._folder)
+        known = agent_records.load(self.folder)
         self.nonce = known.nonce
         self._ended = {start.place: start.number for start in known.ended}
         self.exits = {each.start: each for each in known.exits}
         for record in known.children:
-            child = adopt(record, self._folder)
+            child = adopt(record, self.folder)
             if child is None:
                 self._note_exit(Exit(record.start, UNKNOWN_CODE))
             else:
@@ -224,15 +224,15 @@ class WorkerSupervisor:
         """Start the process of a worker; returns it and how it was started."""
         task, templates = record.start.task, self._templates
         if templates is None:
-            return spawn(record, self._folder, launch), ORDINARY
+            return spawn(record, self.folder, launch), ORDINARY
         template = templates.for_launch(task, launch)
         if template is not None:
             try:
-                return fork(record, self._folder, launch, template), f"from template {template.pid}"
+                return fork(record, self.folder, launch, template), f"from template {template.pid}"
             except Unavailable as error:
                 log.info("the template of task %s is not used: %s", task, error)
                 templates.retire(task)
-        child = spawn(record, self._folder, launch)
+        child = spawn(record, self.folder, launch)
         templates.prepare(task, launch)
         return child, ORDINARY
 
@@ -350,4 +350,4 @@ class WorkerSupervisor:
             ended=ended,
             exits=list(self.exits.values()),
         )
-        agent_records.save(self._folder, record)
+        agent_records.save(self.folder, record)

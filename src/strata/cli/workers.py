@@ -33,11 +33,8 @@ def memory(worker: WorkerResponse) -> str:
 
 def gpus(worker: WorkerResponse) -> str:
     """Number of GPUs and their mean utilization."""
-    busy = (
-        [card.utilization_percent for card in worker.resources.gpu_metrics]
-        if worker.resources
-        else []
-    )
+    cards = worker.resources.gpu_metrics if worker.resources else []
+    busy = [each.utilization_percent for each in cards if each.utilization_percent is not None]
     return f"{worker.gpu_count} at {sum(busy) / len(busy):.0f} %" if busy else str(worker.gpu_count)
 
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Struct, field
 
+from strata.core.hosts.host_health import HostHealth
 from strata.core.rule_settings import SHUFFLE_SEED, Rules
 from strata.core.task_state import Task
 from strata.errors import NotFound
@@ -82,6 +83,16 @@ class Agent(Struct):
     reason: str = ""
 
 
+class Host(Struct):
+    """A host whose health is measured; `reporter` is the agent or worker that measured it last."""
+
+    id: str
+    hostname: str = ""
+    reporter: str = ""
+    measured_ns: int = 0
+    health: HostHealth | None = None
+
+
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a dataset is. Two registrations are the same if their specs are equal."""
 
@@ -148,6 +159,7 @@ class Cluster(Struct):
     tasks: dict[str, Task] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
+    hosts: dict[str, Host] = field(default_factory=dict)
     timeouts: dict[str, float] = field(default_factory=dict)
     unknown_from: int | None = None
     salvages: list[Salvage] = field(default_factory=list)

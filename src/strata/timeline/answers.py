@@ -350,6 +350,25 @@ class RunFork(Struct, frozen=True):
     step: int
 
 
+class GpuHistory(Struct, frozen=True):
+    """The recorded figures of one GPU, by name; null where one was not reported."""
+
+    index: int
+    name: str
+    figures: dict[str, list[float | None]]
+
+
+class HostHistory(Struct, frozen=True):
+    """The recorded figures of a host and its GPUs, by name, oldest first; times are ms.
+
+    A figure that was never reported in this window is left out.
+    """
+
+    at: list[int]
+    figures: dict[str, list[float | None]]
+    gpus: list[GpuHistory]
+
+
 class RunRow(Struct, frozen=True):
     """A run in a list; `archived` if it is stored as Parquet."""
 

@@ -1,6 +1,6 @@
 /** The state of the cluster as the page holds it, and how a patch changes it. */
 import type {
-  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, LogEntry, Metrics, Patch,
+  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, Host, LogEntry, Metrics, Patch,
   Status, Task, Totals, Worker,
 } from "./types";
 import type { TimelineEvent } from "./timeline";
@@ -12,6 +12,7 @@ export interface Rows {
   barriers: Barrier;
   datasets: Dataset;
   agents: Agent;
+  hosts: Host;
 }
 export type Collection = keyof Rows;
 
@@ -27,7 +28,7 @@ export type Cluster = {
 } & { [Name in Collection]: ReadonlyMap<string, Rows[Name]> };
 
 const COLLECTIONS: Collection[] = [
-  "workers", "tasks", "checkpoints", "barriers", "datasets", "agents",
+  "workers", "tasks", "checkpoints", "barriers", "datasets", "agents", "hosts",
 ];
 
 /** The key of a row: its id; for a checkpoint its task and its id. */
@@ -49,6 +50,7 @@ const EMPTY: Cluster = {
   barriers: new Map(),
   datasets: new Map(),
   agents: new Map(),
+  hosts: new Map(),
 };
 
 /** The cluster after a patch; unchanged rows stay the same objects. */

@@ -1,6 +1,7 @@
 /** The timeline endpoints: the recorded past of the cluster, or of one archived run. */
 import { address, api, bodyOf, pageOf, type Query } from "./client";
 import type { components } from "./schema";
+import type { Host } from "./types";
 
 type Schemas = components["schemas"];
 
@@ -14,6 +15,7 @@ export type LinkedEvent = Schemas["LinkAnswer"];
 export type Operation = Schemas["OperationAnswer"];
 export type WhyAnswer = Schemas["WhyAnswer"];
 export type Question = Schemas["QuestionAnswer"];
+export type HostHistory = Schemas["HostHistory"];
 export type RecordedUsage = Schemas["UsageAnswer"];
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
@@ -59,6 +61,12 @@ export function timelineOf(run: string) {
     /** The resource use of a worker before a moment; before now when it is null. */
     usage: (node: string, time_ms: number | null, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/usage", { params: { query: { node, time_ms, run } }, signal })),
+    /** The hosts at a moment. */
+    hosts: async (time_ms: number, signal?: Signal) =>
+      (await bodyOf(api.GET("/api/timeline/hosts", { params: { query: { time_ms, run } }, signal }))) as Host[],
+    /** The recorded health of a host before a moment; before now when it is null. */
+    hostHealth: (host: string, time_ms: number | null, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/host-health", { params: { query: { host, time_ms, run } }, signal })),
     seek: (query: { predicate: string; from_ms: number; direction: "next" | "previous" }, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/seek", { params: { query: { ...query, run } }, signal })),
     exportAddress: (format: "perfetto" | "jsonl" | "parquet", range: Range) =>

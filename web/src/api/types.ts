@@ -15,9 +15,13 @@ export type Fact = Schemas["FactResponse"];
 /** The request that continues a task has the same fields except `step` and `name`. */
 export type ForkTask = Schemas["ForkTaskRequest"];
 export type History = Schemas["MetricsHistory"];
+/** The API description calls fields with a default optional; the coordinator always sends them. */
+export type GpuHealth = Required<Schemas["GpuHealthResponse"]>;
+export type HostHealth = Required<Omit<Schemas["HostHealthResponse"], "gpus">> & { gpus: GpuHealth[] };
+export type Host = Omit<Schemas["HostResponse"], "health"> & { health: HostHealth | null };
 export type LogEntry = Schemas["LogEntry"];
 export type Metrics = Schemas["MetricsSnapshot"];
-export type Patch = Omit<Schemas["LivePatch"], "reset"> & { reset?: boolean };
+export type Patch = Omit<Schemas["LivePatch"], "reset" | "hosts"> & { reset?: boolean; hosts?: Host[] };
 /** Fields with a default may be left out. */
 export type RegisterDataset = Partial<Schemas["RegisterDatasetRequest"]>;
 export type ResizeAnswer = Schemas["ResizeTaskResponse"];

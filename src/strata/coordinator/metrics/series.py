@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from strata.coordinator.metrics.exposition import Exposition, Kind, Number, labels, with_zeros
 from strata.coordinator.metrics.task_series import add_tasks
+from strata.coordinator.metrics.host_series import add_hosts
 from strata.coordinator.sessions.last_heartbeats import LastHeartbeat
 from strata.core.metrics.figures import MB, Counts, Reading
 from strata.core.metrics.sliding_windows import Histogram
@@ -152,7 +153,7 @@ GAUGES: tuple[Gauge, ...] = (
     ),
 )
 
-OfGpu = Callable[[GpuMetrics], Number]
+OfGpu = Callable[[GpuMetrics], Number | None]
 
 PER_WORKER: dict[str, tuple[Kind, str, str]] = {
     "cpu_percent": ("gauge", "cpu_ratio", "CPU use; 1 is one core."),
@@ -166,7 +167,7 @@ PER_WORKER: dict[str, tuple[Kind, str, str]] = {
 """Type, name and help text of the metric for each field of `ResourceMetrics`."""
 
 PER_GPU: tuple[tuple[str, str, OfGpu], ...] = (
-    ("utilization_ratio", "GPU utilization, 0 to 1.", lambda g: g.utilization_percent / 100),
+    ("utilization_ratio", "GPU utilization, 0 to 1.", lambda g: ratio(g.utilization)),
     ("memory_used_bytes", "GPU memory in use.", lambda g: g.memory_used_bytes),
     ("memory_total_bytes", "GPU memory.", lambda g: g.memory_total_bytes),
 )
@@ -193,6 +194,7 @@ def expose(metrics: "Metrics") -> str:
     state = metrics.engine.kernel.state
     add_tasks(page, state, metrics.heartbeats.workers)
     _add_workers(page, state.workers, metrics.heartbeats.workers, metrics.max_worker_series)
+    add_hosts(page, state, metrics.max_worker_series)
     return page.text()
 
 
@@ -271,8 +273,8 @@ def _add_workers(
         for card in resources.gpu_metrics
     ]
     for name, text, measure in PER_GPU:
-        samples = [(tags, measure(card)) for tags, card in cards]
-        page.add("gauge", f"strata_worker_gpu_{name}", f"{text[:-1]}, by worker.", samples)
+        readings = [(tags, measure(card)) for tags, card in cards]
+        page.add("gauge", f"strata_worker_gpu_{name}", f"{text[:-1]}, by worker.", readings)
     page.one(
         "gauge",
         "strata_worker_series_omitted",
@@ -289,7 +291,7 @@ def _value(resources: ResourceMetrics, field: str) -> Number | None:
 
 def _add_sums(page: Exposition, resources: list[ResourceMetrics]) -> None:
     cards = [card for each in resources for card in each.gpu_metrics]
-    use = sum(card.utilization_percent for card in cards) / 100
+    used = [c.utilization for c in cards if c.utilization is not None]
     for name, text, value in (
         (
             "cpu_ratio",
@@ -304,8 +306,8 @@ def _add_sums(page: Exposition, resources: list[ResourceMetrics]) -> None:
         ("gpus", "GPUs that workers report.", len(cards)),
         (
             "gpu_utilization_ratio",
-            "Mean utilization of all GPUs.",
-            use / len(cards) if cards else None,
+            "Mean utilization of the GPUs that report it.",
+            sum(used) / 100 / len(used) if used else None,
         ),
         (
             "gpu_memory_used_bytes",
@@ -314,6 +316,11 @@ def _add_sums(page: Exposition, resources: list[ResourceMetrics]) -> None:
         ),
     ):
         page.one("gauge", f"strata_cluster_{name}", text, value)
+
+
+def ratio(percent: float | None) -> float | None:
+    """A percentage as a ratio."""
+    return None if percent is None else percent / 100
 
 
 def scaled(value: float | None, factor: float) -> float | None:

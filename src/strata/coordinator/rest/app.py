@@ -32,6 +32,7 @@ from strata.coordinator.rest.routes import (
     curve_routes,
     dataset_routes,
     event_routes,
+    host_routes,
     log_routes,
     media_routes,
     moment_routes,
@@ -151,6 +152,7 @@ ENDPOINTS = [
     *media_routes.ENDPOINTS,
     *curve_routes.ENDPOINTS,
     *moment_routes.ENDPOINTS,
+    *host_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
 ]
 

@@ -81,13 +81,14 @@ class StatusResponse(Struct, frozen=True):
 
 
 class GpuResponse(Struct, frozen=True):
-    """One GPU."""
+    """One GPU; `utilization_percent` is null for a partitioned one, which does not report it."""
 
     index: int
     name: str
-    utilization_percent: float
+    utilization_percent: float | None
     memory_used_bytes: int
     memory_total_bytes: int
+    partitioned: bool
 
 
 class ResourcesResponse(Struct, frozen=True):

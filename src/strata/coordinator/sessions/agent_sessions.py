@@ -22,6 +22,7 @@ from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineInt
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.task_environments import Environments, Vault
 from strata.core.events import Event
+from strata.core.hosts.host_record import ReportHost
 from strata.core.state import Agent, Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.standing import AFFECTING, Duty, affected, duties_by_agent
@@ -33,7 +34,7 @@ from strata.store.event_store import Batch
 from strata.wire.grpc.grpc_call import CloseReason
 from strata.wire.grpc.grpc_stream import GrpcStream
 from strata.wire.http2.hpack import Status
-from strata.wire.messages import worker_messages
+from strata.wire.messages import host_messages, worker_messages
 from strata.wire.messages.worker_messages import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -158,6 +159,7 @@ class AgentSession:
             "exited": self._exited,
             "output": self._output,
             "left": self._left,
+            "health": self._health,
         }
 
     def on_message(self, message: pb.AgentMessage) -> None:
@@ -227,6 +229,15 @@ class AgentSession:
     def _beat_decided(self, answer: object, refusal: StrataError | None) -> None:
         if refusal is not None and not isinstance(refusal, PASSING):
             self._refuse(refusal)
+
+    def _health(self, message: pb.AgentMessage) -> None:
+        command = ReportHost(
+            agent=self.agent,
+            incarnation=self.incarnation,
+            health=host_messages.host_health(message.health),
+        )
+        put = partial(self.engine.ask, command)
+        self._backlog.submit(message.ByteSize(), put, self._beat_decided)
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = worker_messages.exit_report(message.exited, self.agent, self.incarnation)

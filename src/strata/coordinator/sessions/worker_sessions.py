@@ -39,7 +39,12 @@ from strata.store.event_store import Batch
 from strata.wire.grpc.grpc_call import CloseReason
 from strata.wire.grpc.grpc_stream import GrpcStream
 from strata.wire.http2.hpack import Status
-from strata.wire.messages import checkpoint_messages, dataset_messages, worker_messages
+from strata.wire.messages import (
+    checkpoint_messages,
+    dataset_messages,
+    host_messages,
+    worker_messages,
+)
 from strata.wire.messages.worker_messages import require_proof
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -266,6 +271,9 @@ class WorkerSession:
             state=state,
         )
         self.engine.notice(signal, partial(self._beat_decided, request, heartbeat))
+        if beat.HasField("host"):
+            command = host_messages.host_report(self.worker, self.incarnation, beat.host)
+            self._ask(request, command, lambda _: None)
         pulse = worker_messages.pulse(beat, now, self._lines_taken)
         self.stream.send(pb.CoordinatorMessage(request=request, pulse=pulse))
 

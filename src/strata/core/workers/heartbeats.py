@@ -115,13 +115,19 @@ class LastHeard(Struct):
 
 
 class GpuMetrics(Struct, frozen=True, omit_defaults=True):
-    """One GPU."""
+    """One GPU; the driver does not report the utilization of a `partitioned` one."""
 
     index: int
     name: str = ""
     utilization_percent: float = 0.0
     memory_used_bytes: int = 0
     memory_total_bytes: int = 0
+    partitioned: bool = False
+
+    @property
+    def utilization(self) -> float | None:
+        """Percent, None if it is not reported."""
+        return None if self.partitioned else self.utilization_percent
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, kw_only=True):

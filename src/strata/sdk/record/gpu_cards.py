@@ -23,7 +23,7 @@ def visible_cards() -> list[str]:
     """The GPUs that this process may use, each by its index or UUID."""
     named = inherited().get(VISIBLE)
     if named is None:
-        return [str(index) for index in range(_present())]
+        return [str(index) for index in range(present_count())]
     return list(takewhile(_exists, (name.strip() for name in named.split(","))))
 
 
@@ -48,9 +48,9 @@ class Cards:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._cards: list[tuple[int, str, object]] = []
-        for name in names if _present() else ():
+        for name in names if present_count() else ():
             try:
-                handle = _handle(name)
+                handle = handle_of(name)
                 index = pynvml.nvmlDeviceGetIndex(handle)
                 self._cards.append((index, text(pynvml.nvmlDeviceGetName(handle)), handle))
             except pynvml.NVMLError as error:
@@ -70,20 +70,21 @@ class Cards:
                 GpuMetrics(
                     index=index,
                     name=name,
-                    utilization_percent=use,
+                    utilization_percent=use or 0.0,
                     memory_used_bytes=int(memory.used),
                     memory_total_bytes=int(memory.total),
+                    partitioned=use is None,
                 )
             )
         return read
 
 
-def utilization(handle: object) -> float:
-    """The utilization of a GPU in percent; 0 for a partitioned one, which does not report it."""
+def utilization(handle: object) -> float | None:
+    """The utilization of a GPU in percent; None for a partitioned one, which does not report it."""
     try:
         return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except pynvml.NVMLError_NotSupported:
-        return 0.0
+        return None
 
 
 def text(name: str | bytes) -> str:
@@ -91,7 +92,7 @@ def text(name: str | bytes) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def _present() -> int:
+def present_count() -> int:
     """The number of GPUs of this host."""
     try:
         pynvml.nvmlInit()
@@ -106,7 +107,8 @@ def _exists(name: str) -> bool:
     return name not in ("", "-1")
 
 
-def _handle(name: str) -> object:
+def handle_of(name: str) -> object:
+    """NVML's handle of a GPU, given its index or UUID."""
     if name.isdigit():
         return pynvml.nvmlDeviceGetHandleByIndex(int(name))
     return pynvml.nvmlDeviceGetHandleByUUID(name)

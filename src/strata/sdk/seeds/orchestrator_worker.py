@@ -63,6 +63,7 @@ class OrchestratorWorker(RecordedWorker):
             step=self.step,
             epoch=self.epoch,
             resources=self.resources(),
+            host=self.host(),
         )
 
     def apply_standing(self, standing: pb.Standing) -> None:
@@ -102,4 +103,4 @@ class OrchestratorWorker(RecordedWorker):
             pass  # the coordinator had already declared it lost
         finally:
             self.session.close()
-            self.recorder.close()
+            self.end_record()

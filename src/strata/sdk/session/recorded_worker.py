@@ -5,17 +5,22 @@ interval of the settings, and each changed standing as `CoordinatorStateSeen`. E
 spool until they are stored.
 """
 
+import logging
 import time
 from pathlib import Path
 
 from strata.config import Settings
 from strata.core.workers.worker_facts import CoordinatorStateSeen, resource_snapshot
+from strata.sdk.record.host_reporter import HostReporter
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.record.resource_sampler import ResourceSampler
 from strata.sdk.record.spool import default_folder
 from strata.sdk.session.registration import Enrolment
 from strata.wire.messages import worker_messages
+from strata.wire.messages.host_messages import host_health_message
 from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 REJOIN_TIMEOUT_S = 5.0
 
@@ -29,10 +34,25 @@ class RecordedWorker:
         self._enrolment = enrolment
         self._settings = settings
         self._next_snapshot_s = 0.0
+        self._host: HostReporter | None = None
+        if not settings.start:  # an agent reports the host of the workers that it starts
+            self._host = HostReporter(settings.resource_interval_s, lock_folder=default_folder())
 
     def resources(self) -> pb.ResourceMetrics:
         """The current resources, for a heartbeat."""
         return worker_messages.resources_message(self.sampler.sample())
+
+    def host(self) -> pb.HostHealth | None:
+        """The health of this host, for a heartbeat, if it is due and this worker reports it."""
+        if self._host is None:
+            return None
+        try:
+            health = self._host.due()
+        except OSError as error:
+            log.warning("the health of this host is not recorded: %s", error)
+            self._host = None
+            return None
+        return None if health is None else host_health_message(health)
 
     def tick(self) -> None:
         """Record the resources at the configured interval."""
@@ -57,6 +77,12 @@ class RecordedWorker:
                 committed=standing.committed,
             )
         )
+
+    def end_record(self) -> None:
+        """Close the recorder, and let another worker report the host."""
+        self.recorder.close()
+        if self._host is not None:
+            self._host.close()
 
     def begin_record(self, answer: pb.RegisterWorkerResponse) -> None:
         """Start the record of a new incarnation."""

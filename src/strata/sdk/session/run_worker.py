@@ -72,6 +72,7 @@ class RunWorker(RecordedWorker):
             save_request=self.due.request,
             saving=self.saving(),
             resources=self.resources(),
+            host=self.host(),
             loss=self.loss,
             busy_s=self.busy_s,
         )
@@ -104,6 +105,6 @@ class RunWorker(RecordedWorker):
 
     def close(self) -> None:
         """Close the recorder and the sockets; the session was closed before."""
-        self.recorder.close()
+        self.end_record()
         self.connection.close()
         self.meeting.close()

@@ -136,18 +136,20 @@ class DeregisterWorkerResponse(_message.Message):
     def __init__(self, success: _Optional[bool] = ...) -> None: ...
 
 class GpuMetrics(_message.Message):
-    __slots__ = ("index", "name", "utilization_percent", "memory_used_bytes", "memory_total_bytes")
+    __slots__ = ("index", "name", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "partitioned")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONED_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     utilization_percent: float
     memory_used_bytes: int
     memory_total_bytes: int
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ...) -> None: ...
+    partitioned: bool
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., partitioned: _Optional[bool] = ...) -> None: ...
 
 class ResourceMetrics(_message.Message):
     __slots__ = ("cpu_percent", "memory_used_bytes", "gpu_metrics", "disk_read_bytes", "disk_write_bytes", "network_rx_bytes", "network_tx_bytes", "disk_free_bytes")
@@ -168,6 +170,92 @@ class ResourceMetrics(_message.Message):
     network_tx_bytes: int
     disk_free_bytes: int
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., gpu_metrics: _Optional[_Iterable[_Union[GpuMetrics, _Mapping]]] = ..., disk_read_bytes: _Optional[int] = ..., disk_write_bytes: _Optional[int] = ..., network_rx_bytes: _Optional[int] = ..., network_tx_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+
+class HostHealth(_message.Message):
+    __slots__ = ("load_1m", "cpu_count", "cpu_pressure_percent", "memory_pressure_percent", "io_pressure_percent", "memory_total_bytes", "memory_available_bytes", "oom_kills", "cgroup_oom_kills", "disk_latency_ms", "slowest_disk", "disk_total_bytes", "disk_free_bytes", "nic_errors", "nic_drops", "gpus")
+    LOAD_1M_FIELD_NUMBER: _ClassVar[int]
+    CPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CPU_PRESSURE_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PRESSURE_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    IO_PRESSURE_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OOM_KILLS_FIELD_NUMBER: _ClassVar[int]
+    CGROUP_OOM_KILLS_FIELD_NUMBER: _ClassVar[int]
+    DISK_LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    SLOWEST_DISK_FIELD_NUMBER: _ClassVar[int]
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NIC_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    NIC_DROPS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    load_1m: float
+    cpu_count: int
+    cpu_pressure_percent: float
+    memory_pressure_percent: float
+    io_pressure_percent: float
+    memory_total_bytes: int
+    memory_available_bytes: int
+    oom_kills: int
+    cgroup_oom_kills: int
+    disk_latency_ms: float
+    slowest_disk: str
+    disk_total_bytes: int
+    disk_free_bytes: int
+    nic_errors: int
+    nic_drops: int
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuHealth]
+    def __init__(self, load_1m: _Optional[float] = ..., cpu_count: _Optional[int] = ..., cpu_pressure_percent: _Optional[float] = ..., memory_pressure_percent: _Optional[float] = ..., io_pressure_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., oom_kills: _Optional[int] = ..., cgroup_oom_kills: _Optional[int] = ..., disk_latency_ms: _Optional[float] = ..., slowest_disk: _Optional[str] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., nic_errors: _Optional[int] = ..., nic_drops: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ...) -> None: ...
+
+class GpuHealth(_message.Message):
+    __slots__ = ("index", "name", "lost", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "memory_temperature_celsius", "power_watts", "power_limit_watts", "sm_clock_mhz", "memory_clock_mhz", "throttle_reasons", "ecc_corrected", "ecc_uncorrected", "xid_errors", "last_xid", "pcie_replays", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_errors", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_REASONS_FIELD_NUMBER: _ClassVar[int]
+    ECC_CORRECTED_FIELD_NUMBER: _ClassVar[int]
+    ECC_UNCORRECTED_FIELD_NUMBER: _ClassVar[int]
+    XID_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    LAST_XID_FIELD_NUMBER: _ClassVar[int]
+    PCIE_REPLAYS_FIELD_NUMBER: _ClassVar[int]
+    PCIE_RX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PCIE_TX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NVLINK_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    NVLINK_RX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NVLINK_TX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    lost: bool
+    utilization_percent: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    temperature_celsius: float
+    memory_temperature_celsius: float
+    power_watts: float
+    power_limit_watts: float
+    sm_clock_mhz: int
+    memory_clock_mhz: int
+    throttle_reasons: str
+    ecc_corrected: int
+    ecc_uncorrected: int
+    xid_errors: int
+    last_xid: int
+    pcie_replays: int
+    pcie_rx_bytes_per_s: float
+    pcie_tx_bytes_per_s: float
+    nvlink_errors: int
+    nvlink_rx_bytes_per_s: float
+    nvlink_tx_bytes_per_s: float
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., lost: _Optional[bool] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., temperature_celsius: _Optional[float] = ..., memory_temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[str] = ..., ecc_corrected: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., xid_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., pcie_replays: _Optional[int] = ..., pcie_rx_bytes_per_s: _Optional[float] = ..., pcie_tx_bytes_per_s: _Optional[float] = ..., nvlink_errors: _Optional[int] = ..., nvlink_rx_bytes_per_s: _Optional[float] = ..., nvlink_tx_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("worker_id", "timestamp_ms", "state", "current_step", "current_epoch", "current_task", "resources", "incarnation", "nonce")
@@ -524,7 +612,7 @@ class LeftBarrier(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ..., participants: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s")
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s", "host")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -538,6 +626,7 @@ class Beat(_message.Message):
     SAVING_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     attempt: int
     generation: int
@@ -551,7 +640,8 @@ class Beat(_message.Message):
     saving: Saving
     loss: float
     busy_s: float
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ..., busy_s: _Optional[float] = ...) -> None: ...
+    host: HostHealth
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ..., busy_s: _Optional[float] = ..., host: _Optional[_Union[HostHealth, _Mapping]] = ...) -> None: ...
 
 class EventBatch(_message.Message):
     __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")
@@ -1079,18 +1169,20 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "beat", "exited", "output", "left")
+    __slots__ = ("hello", "beat", "exited", "output", "left", "health")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     beat: AgentBeat
     exited: ProcessExited
     output: ProcessOutput
     left: LeftEvents
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ...) -> None: ...
+    health: HostHealth
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("agent_id", "hostname", "slots", "nonce")

@@ -11,9 +11,8 @@ const STEPS = 8;
 
 /** The mean GPU use of a worker in percent; null if it has no GPU or did not report one. */
 export function gpuUse(worker: Worker): number | null {
-  const cards = worker.resources?.gpu_metrics ?? [];
-  if (cards.length === 0) return null;
-  return cards.reduce((sum, card) => sum + card.utilization_percent, 0) / cards.length;
+  const used = (worker.resources?.gpu_metrics ?? []).flatMap((card) => card.utilization_percent ?? []);
+  return used.length === 0 ? null : used.reduce((sum, percent) => sum + percent, 0) / used.length;
 }
 
 /** The furthest step of each task. */

@@ -33,6 +33,7 @@ from msgspec import Struct, field
 
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.error_responses import STREAMS
+from strata.coordinator.rest.host_responses import HostResponse
 from strata.coordinator.rest.paging import by_id, page
 from strata.coordinator.rest.ports import Api, Closing, HeartbeatSeconds
 from strata.coordinator.rest.response_models import (
@@ -54,7 +55,7 @@ from strata.coordinator.rest.routes.event_routes import (
     OPENING,
     with_heartbeat,
 )
-from strata.coordinator.rest.views import state_views
+from strata.coordinator.rest.views import host_views, state_views
 from strata.coordinator.rest.views.attention import attention
 from strata.coordinator.rest.views.live_history import PatchHistory, RecentActivity, pieces
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
@@ -99,6 +100,7 @@ class LivePatch(Struct, frozen=True, omit_defaults=True):
     barriers: list[BarrierResponse] = field(default_factory=list)
     datasets: list[DatasetResponse] = field(default_factory=list)
     agents: list[AgentResponse] = field(default_factory=list)
+    hosts: list[HostResponse] = field(default_factory=list)
     gone: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -339,6 +341,7 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
     tasks = page(state.tasks.values(), state_views.task_order, ITEMS, "").items
     datasets = page(state.datasets.values(), by_id, ITEMS, "").items
     agents = page(state.agents.values(), by_id, ITEMS, "").items
+    hosts = page(host_views.known_hosts(state), by_id, ITEMS, "").items
     queue = Queue(state)
     return {
         "checkpoints": keyed(state_views.checkpoints(heartbeats, checkpoints)),
@@ -346,6 +349,7 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
         "tasks": keyed(state_views.task(state, queue, task, [], DASHBOARD_NAMES) for task in tasks),
         "datasets": keyed(state_views.dataset(dataset) for dataset in datasets),
         "agents": keyed(state_views.agents(state, heartbeats, agents)),
+        "hosts": keyed(host_views.hosts(state, host_views.heartbeats_of_reports(state), hosts)),
     }
 
 

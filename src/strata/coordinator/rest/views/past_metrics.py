@@ -116,4 +116,6 @@ def _usage_window_ns(timeline: Timeline, node: str, at_ns: int) -> int:
 
 
 def _gpu_percent(cards: Sequence[GpuMetrics]) -> float | None:
-    return sum(card.utilization_percent for card in cards) / len(cards) if cards else None
+    """Mean utilization of the GPUs that report it."""
+    used = [c.utilization for c in cards if c.utilization is not None]
+    return sum(used) / len(used) if used else None

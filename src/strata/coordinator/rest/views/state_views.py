@@ -131,7 +131,10 @@ def _worker(task: Task, worker: Worker, heartbeats: Heartbeats, assigned: int) -
 
 
 def _resources(used: ResourceMetrics) -> ResourcesResponse:
-    cards = [GpuResponse(**msgspec.structs.asdict(card)) for card in used.gpu_metrics]
+    cards = [
+        GpuResponse(**msgspec.structs.asdict(card) | {"utilization_percent": card.utilization})
+        for card in used.gpu_metrics
+    ]
     return ResourcesResponse(**(msgspec.structs.asdict(used) | {"gpu_metrics": cards}))
 
 

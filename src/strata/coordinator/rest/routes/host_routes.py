@@ -1,0 +1,50 @@
+"""Endpoints of hosts: list them, now and at a past moment, and the history of their health."""
+
+from litestar import Response, get
+
+from strata.coordinator.rest.error_responses import READS, READS_ONE
+from strata.coordinator.rest.host_responses import HostResponse
+from strata.coordinator.rest.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    by_id,
+    page,
+    paged,
+)
+from strata.coordinator.rest.ports import TheApi
+from strata.coordinator.rest.routes.moment_routes import Moment, Named, moment_of
+from strata.coordinator.rest.views import host_views
+from strata.coordinator.rest.views.past_state import ThePast
+from strata.timeline.answers import HostHistory
+
+
+@get("/hosts", responses=READS, response_headers=HEADERS)
+async def list_hosts(
+    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
+) -> Response[list[HostResponse]]:
+    """Hosts with an agent or with measured health, by name."""
+    async with api.engine.settled() as state:
+        found = page(host_views.known_hosts(state), by_id, limit, cursor)
+        shown = host_views.hosts(state, api.heartbeats, found.items)
+        return paged(shown, found.total, found.next_cursor)
+
+
+@get("/timeline/hosts", responses=READS_ONE)
+async def list_hosts_then(past: ThePast, time_ms: Moment = None) -> list[HostResponse]:
+    """Hosts at a moment, by name, at most 500."""
+    return await past.ask(
+        lambda queries: host_views.hosts_at(queries.timeline, moment_of(queries, time_ms))
+    )
+
+
+@get("/timeline/host-health", responses=READS_ONE)
+async def get_host_history(past: ThePast, host: Named, time_ms: Moment = None) -> HostHistory:
+    """The recorded health of a host and its GPUs in the hour before a moment."""
+    return await past.ask(
+        lambda queries: host_views.history_of(queries.timeline, host, moment_of(queries, time_ms))
+    )
+
+
+ENDPOINTS = [list_hosts, list_hosts_then, get_host_history]

@@ -1,0 +1,1 @@
+"""Hosts: their measured health, and their exclusion from placement."""

@@ -1,0 +1,97 @@
+"""The measured health of a host and its GPUs.
+
+The agent of a host measures it; on a host without an agent, one of its workers does
+(`sdk/record/host_reporter`). A figure that the kernel or the driver does not report is None, never
+0. A new figure is a field here and a measurement in `sdk/record/host_files` or
+`sdk/record/gpu_health`; `tests/tidy/test_resources.py` names the formats that lack it (the gRPC
+message, the REST response, the Prometheus series).
+"""
+
+from msgspec import Struct, field
+
+
+class GpuHealth(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One GPU. A `lost` one does not answer its driver any more.
+
+    `throttle_reasons` are separated by commas, empty if the clocks are not reduced. ECC errors and
+    PCIe replays count since the driver was loaded, NVLink errors since the GPU was reset, and Xid
+    errors since the reporter started. Throughput is the mean since the measurement before.
+    """
+
+    index: int
+    name: str = ""
+    lost: bool = False
+    utilization_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_celsius: float | None = None
+    memory_temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle_reasons: str | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    xid_errors: int | None = None
+    last_xid: int | None = None
+    pcie_replays: int | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    nvlink_errors: int | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+
+
+class HostFigures(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One host, without its GPUs.
+
+    Pressure is the share of the last minute in which some process waited for the resource. OOM
+    kills count since the host booted, and those of the reporter's cgroup since that was created;
+    NIC errors and drops count since the interfaces exist. `disk_latency_ms` is the mean time of a
+    request since the measurement before, on the disk where it was highest; None without requests.
+    """
+
+    load_1m: float | None = None
+    cpu_count: int | None = None
+    cpu_pressure_percent: float | None = None
+    memory_pressure_percent: float | None = None
+    io_pressure_percent: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    oom_kills: int | None = None
+    cgroup_oom_kills: int | None = None
+    disk_latency_ms: float | None = None
+    slowest_disk: str = ""
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    nic_errors: int | None = None
+    nic_drops: int | None = None
+
+
+class HostHealth(HostFigures, frozen=True, omit_defaults=True, kw_only=True):
+    """One host and its GPUs."""
+
+    gpus: list[GpuHealth] = field(default_factory=list)
+
+
+HARD_THROTTLING = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"})
+"""Reasons of reduced clocks that hint at a fault; idle and power limits come and go in every
+step."""
+
+
+def alarm_of(health: HostHealth) -> tuple[object, ...]:
+    """The fields whose change is reported at once."""
+    cards = [
+        (
+            card.index,
+            card.lost,
+            card.ecc_corrected,
+            card.ecc_uncorrected,
+            card.xid_errors,
+            card.nvlink_errors,
+            HARD_THROTTLING.intersection((card.throttle_reasons or "").split(",")),
+        )
+        for card in health.gpus
+    ]
+    return (health.oom_kills, health.cgroup_oom_kills, health.nic_errors, *cards)

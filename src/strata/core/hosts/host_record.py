@@ -1,0 +1,89 @@
+"""Which hosts are known, and how healthy each was when it was last measured.
+
+A host is known by the id of its agent; a host without an agent by its hostname, once a worker there
+reports it. At most `MAX_HOSTS` are kept: a further one replaces the one with the oldest report.
+"""
+
+from strata.core.decision import Decision, applies, decides
+from strata.core.events import Command, Event, Fact
+from strata.core.hosts.host_health import HostHealth
+from strata.core.limits import require_name
+from strata.core.state import Cluster, Host
+from strata.core.workers.fencing import WorkerCommand
+from strata.errors import Fenced
+
+MAX_HOSTS = 10_000
+
+
+class HostMeasured(Fact, frozen=True, kw_only=True):
+    """The health of a host, measured by its agent or, without one, by a worker there.
+
+    It is recorded every `resource_interval_s`, and at once when an alarming figure changed: lost
+    GPUs, ECC, Xid and NVLink errors, thermal throttling, OOM kills, network errors.
+    """
+
+    sentence = "{reporter} measured the health of host {host}"
+
+    host: str
+    hostname: str
+    reporter: str
+    health: HostHealth
+
+
+class ReportHost(Command, frozen=True):
+    """An agent measured its host."""
+
+    agent: str
+    incarnation: int
+    health: HostHealth
+
+
+class ReportHostOfWorker(WorkerCommand, frozen=True):
+    """A worker measured the host it runs on, which has no agent."""
+
+    health: HostHealth
+
+
+@applies(HostMeasured)
+def _measured(state: Cluster, fact: HostMeasured, event: Event) -> None:
+    host = state.hosts.get(fact.host)
+    if host is None:
+        _make_room(state)
+        host = state.hosts[fact.host] = Host(id=fact.host)
+    host.hostname = fact.hostname
+    host.reporter = fact.reporter
+    host.measured_ns = event.wall_ns
+    host.health = fact.health
+
+
+def _make_room(state: Cluster) -> None:
+    if len(state.hosts) >= MAX_HOSTS:
+        oldest = min(state.hosts.values(), key=lambda host: host.measured_ns)
+        del state.hosts[oldest.id]
+
+
+@decides(ReportHost)
+def report_host(d: Decision, c: ReportHost) -> None:
+    """Record the health of an agent's host."""
+    agent = d.state.agents.get(c.agent)
+    if agent is None or agent.incarnation != c.incarnation:
+        raise Fenced(
+            f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
+            hint="register the agent again",
+        )
+    measured = HostMeasured(
+        host=agent.id, hostname=agent.hostname, reporter=agent.id, health=c.health
+    )
+    d.record(measured, c.cause)
+
+
+@decides(ReportHostOfWorker)
+def report_host_of_worker(d: Decision, c: ReportHostOfWorker) -> None:
+    """Record the health of a worker's host, unless an agent reports it."""
+    hostname = d.state.workers[c.worker].hostname
+    agents = d.state.agents.values()
+    if not hostname or any(each.up and hostname in (each.id, each.hostname) for each in agents):
+        return
+    require_name("hostname", hostname)
+    measured = HostMeasured(host=hostname, hostname=hostname, reporter=c.worker, health=c.health)
+    d.record(measured, c.cause)

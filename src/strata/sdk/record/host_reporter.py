@@ -1,0 +1,70 @@
+"""Decides when the health of this host is due: at an interval, and when an alarming figure changed.
+
+One process of a host reports it: its agent, or on a host without an agent the worker that holds a
+lock file; when that worker ends, another one takes the lock. A look costs 0.6 ms, and 1 to 2 ms
+per GPU; it is taken every `LOOK_S`.
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from strata.core.hosts.host_health import HostHealth, alarm_of
+from strata.sdk.record.gpu_health import GpuProbe
+from strata.sdk.record.host_files import HostFiles
+
+LOOK_S = 5.0
+LOCK = "host-health.lock"
+
+
+class HostReporter:
+    """Measures a host; with a `lock_folder`, only while no other process does."""
+
+    def __init__(
+        self, interval_s: float, path: str | Path = ".", lock_folder: Path | None = None
+    ) -> None:
+        self._interval_s = interval_s
+        self._path = path
+        self._lock_folder = lock_folder
+        self._lock: int | None = None
+        self._files: HostFiles | None = None
+        self._gpus: GpuProbe | None = None
+        self._alarm: tuple[object, ...] | None = None
+        self._next_look_s = self._next_report_s = 0.0
+
+    def due(self) -> HostHealth | None:
+        """The health of the host if it has to be reported now."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return None
+        self._next_look_s = now_s + min(LOOK_S, self._interval_s)
+        if not self._reports():
+            return None
+        if self._files is None or self._gpus is None:
+            self._files, self._gpus = HostFiles(self._path), GpuProbe()
+        health = self._files.read(self._gpus.read())
+        alarm = alarm_of(health)
+        if now_s < self._next_report_s and alarm == self._alarm:
+            return None
+        self._next_report_s, self._alarm = now_s + self._interval_s, alarm
+        return health
+
+    def close(self) -> None:
+        """Let another process report the host."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _reports(self) -> bool:
+        """Whether this process is the one that reports the host."""
+        if self._lock_folder is None or self._lock is not None:
+            return True
+        lock = os.open(self._lock_folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True

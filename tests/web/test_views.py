@@ -215,7 +215,8 @@ def test_settings_show_hosts_and_change_the_theme(visit, cluster):
 
 
 def test_host_shows_charts_of_its_recorded_health_at_any_moment(visit, cluster):
-    (host,) = until(lambda: [h for h in cluster.get("hosts") if h["measured_at"]], START_S)
+    until(lambda: cluster.get("hosts")[0]["measured_at"], START_S)
+    [host] = cluster.get("hosts")
     page = visit("settings")
     page.get_by_role("button", name="Charts of host-a").click()
     charts = page.get_by_role("region", name=re.compile("Health of host-a"))

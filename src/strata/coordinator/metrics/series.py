@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from strata.coordinator.metrics.exposition import Exposition, Kind, Number, labels, with_zeros
-from strata.coordinator.metrics.task_series import add_tasks
 from strata.coordinator.metrics.host_series import add_hosts
+from strata.coordinator.metrics.task_series import add_tasks
 from strata.coordinator.sessions.last_heartbeats import LastHeartbeat
 from strata.core.metrics.figures import MB, Counts, Reading
 from strata.core.metrics.sliding_windows import Histogram

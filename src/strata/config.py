@@ -75,6 +75,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_runs_days: Days | None = None
     keep_runs_bytes: Annotated[int, Meta(ge=1, le=2**60)] | None = None
 
+    """Price of the workers' time, for `strata goodput` and the dashboard: 2.49/gpu-hour,
+    3/worker-hour or 20/host-hour; with another price of a host: host-a=3/gpu-hour,2.49/gpu-hour."""
+    price: str = ""
+
     """Maximum number of workers, and of queued requests; above it requests are refused."""
     max_workers: Count = DEFAULT_RULES.max_workers
     inbox_limit: Count = 65_536

@@ -308,6 +308,7 @@ def watch(
     watcher.summary(task)
     if task.committed_steps:
         watcher.audit()
+        watcher.goodput()
     return task
 
 

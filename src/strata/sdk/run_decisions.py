@@ -6,12 +6,15 @@ through the coordinator, and an evaluation falls back to each worker scoring eve
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
 
+from strata.core.workers.worker_operations import EvaluationCompleted, EvaluationStarted
 from strata.errors import InvalidArgument
 from strata.sdk.data.evaluation import Evaluation, Scored, combined
 from strata.sdk.interrupts import GenerationChanged
@@ -20,6 +23,8 @@ from strata.sdk.run_loops import RunLoops
 from strata.wire.v1 import coordinator_pb2 as pb
 
 Value = TypeVar("Value")
+
+_evaluations = count(1)
 
 
 class RunDecisions(RunLoops):
@@ -65,6 +70,23 @@ class RunDecisions(RunLoops):
         """
         self._report_left_loop()
         evaluation = Evaluation(dataset, score, batch_size, collate_fn, num_workers)
+        with self._recorded_evaluation(evaluation):
+            return self._evaluated(evaluation)
+
+    @contextmanager
+    def _recorded_evaluation(self, evaluation: Evaluation) -> Iterator[None]:
+        """Record the start and the end of an evaluation."""
+        emit, op = self._worker.recorder.emit, f"evaluate-{next(_evaluations)}"
+        emit(EvaluationStarted(step=self.steps, samples=evaluation.samples), op=op)
+        try:
+            yield
+        except BaseException as error:
+            emit(EvaluationCompleted(ok=False, error=type(error).__name__), op=op)
+            raise
+        emit(EvaluationCompleted(ok=True), op=op)
+
+    def _evaluated(self, evaluation: Evaluation) -> Any:
+        """The combined scores of all workers."""
         try:
             shares = self.together(partial(self._scored, evaluation))
         except GenerationChanged:

@@ -56,6 +56,7 @@ class SimRecorder:
                 incarnation=worker.incarnation,
                 role=worker.role,
                 hostname=worker.host,
+                parameters={"heartbeat_interval_s": str(self.sim.scenario.heartbeat_s)},
             )
         )
         if lost:

@@ -15,7 +15,7 @@ from strata.timeline.read.sentences import sentence
 Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
 
 SpanKind: TypeAlias = Literal[
-    "train", "data", "barrier", "checkpoint", "recover", "wait", "idle", "lost"
+    "train", "data", "barrier", "checkpoint", "recover", "wait", "evaluate", "idle", "lost"
 ]
 
 

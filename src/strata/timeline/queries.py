@@ -30,6 +30,9 @@ from strata.timeline.answers import (
     story_entry,
 )
 from strata.timeline.curves.curve_reader import CurveReader
+from strata.timeline.goodput.goodput_answers import GoodputAnswer
+from strata.timeline.goodput.prices import Prices
+from strata.timeline.goodput.task_goodput import goodput, newest_task
 from strata.timeline.lanes import density, worker_lanes
 from strata.timeline.read import causes, logged_items, node_activity, past_states
 from strata.timeline.read.differences import changes
@@ -67,6 +70,7 @@ class TimelineQueries:
         self._examined_s = 0.0
         self._spans = Paced[SpanAnswer]()
         self._densities = Paced[DensityAnswer]()
+        self._goodputs = Paced[GoodputAnswer]()
 
     def trust(self) -> Trust:
         """The result of the log check; up to 10 s old for a live log."""
@@ -145,6 +149,14 @@ class TimelineQueries:
         window = self.window(from_ms, to_ms)
         return worker_lanes.lanes(
             self.timeline, *window, task, min(limit, NODES), cursor, node=node
+        )
+
+    def goodput(self, task: str = "", prices: Prices | None = None) -> GoodputAnswer:
+        """The goodput of a task, by default the newest; of a live log it may be cached."""
+        asked = prices or Prices()
+        task = task or newest_task(self.timeline)
+        return self._goodputs.get(
+            (task, asked.text), lambda: goodput(self.timeline, task, asked), self.timeline.live
         )
 
     def events(

@@ -76,6 +76,8 @@ CONTRACT = {
     ("GET", "/api/timeline/export"),
     ("GET", "/api/timeline/media"),
     ("GET", "/api/timeline/media/{ref}"),
+    ("GET", "/api/timeline/goodput"),
+    ("GET", "/api/timeline/goodput/runs"),
     ("GET", "/metrics"),
 }
 

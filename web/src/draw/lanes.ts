@@ -28,6 +28,7 @@ export const KIND_COLOURS: Record<string, string> = {
   checkpoint: "saving",
   recover: "recovering",
   wait: "edge",
+  evaluate: "accent",
   idle: "line",
   lost: "failed",
 };

@@ -7,6 +7,7 @@ from rich.text import Text
 from strata.cli.support.exit_codes import DONE, FAILED, UNPROVEN
 from strata.cli.support.tables import count, plain
 from strata.timeline.audit.audit_results import Audit, Effective, FeedAudit
+from strata.timeline.goodput.goodput_answers import LABELS
 
 FEW = 12
 MOST = 4
@@ -26,8 +27,9 @@ PROBLEMS = {
 EXIT_CODES = {"proven": DONE, "broken": FAILED, "unproven": UNPROVEN}
 
 
-def show(out: Console, found: Audit) -> None:
-    """Print the verdict, what was compared, and a line for each dataset."""
+def show(out: Console, found: Audit, times: bool = True) -> None:
+    """Print the verdict, what was compared, and a line for each dataset; with `times` also the
+    effective training time."""
     glyph, style = VERDICTS[found.verdict]
     verdict = (f"{glyph} audit {found.verdict}", style)
     out.print(
@@ -37,7 +39,7 @@ def show(out: Console, found: Audit) -> None:
     if found.bare:
         lines.append(f"{count(found.bare)} applied steps trained no dataset: nothing to compare")
     spent = found.effective
-    if spent is not None and spent.total_s:
+    if times and spent is not None and spent.total_s:
         lines.append(_effective_line(spent))
     for void in found.voided[:FEW]:
         steps = f"steps {count(void.first)} to {count(void.stop - 1)} of attempt {void.attempt}"
@@ -54,7 +56,7 @@ def _effective_line(spent: Effective) -> str:
     """The effective share of the workers' time, and the largest other shares."""
     share = f"{100 * spent.share:.0f} %"
     others = sorted(
-        ((name, each_s) for name, each_s in spent.seconds.items() if name != "effective"),
+        ((LABELS[name], each_s) for name, each_s in spent.seconds.items() if name != "productive"),
         key=lambda other: -other[1],
     )
     shares = [(name, 100 * each_s / spent.total_s) for name, each_s in others[:MOST]]

@@ -26,6 +26,8 @@ from strata.timeline.answers import (
     StoryAnswer,
     WhyAnswer,
 )
+from strata.timeline.goodput.goodput_answers import GoodputAnswer, RunsGoodput
+from strata.timeline.goodput.prices import Prices
 
 if TYPE_CHECKING:
     from strata.timeline.queries import TimelineQueries
@@ -108,6 +110,13 @@ class Remote:
     ) -> LanesAnswer:
         window = {"from_ms": from_ms, "to_ms": to_ms}
         return self._get("lanes", LanesAnswer, **window, task=task, limit=limit, cursor=cursor)
+
+    def goodput(self, task: str, prices: Prices) -> GoodputAnswer:
+        return self._get("goodput", GoodputAnswer, task=task, price=prices.text)
+
+    def runs_goodput(self, prices: Prices) -> RunsGoodput:
+        answer = self.api.get("/api/timeline/goodput/runs", price=prices.text)
+        return self.api.decode(answer.body, RunsGoodput)
 
     def events(
         self,

@@ -15,12 +15,14 @@ from rich.text import Text
 from strata.cli.support.audit_output import show as show_audit
 from strata.cli.support.event_stream import retrying
 from strata.cli.support.exit_codes import FAILED
+from strata.cli.support.goodput_output import show_classes
 from strata.cli.support.rest_client import Answer, Api, Param
 from strata.cli.support.tables import count, duration, plain, state
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.response_models import FactResponse, TaskDetail
 from strata.errors import StrataError
 from strata.timeline.audit.audit_results import Audit
+from strata.timeline.goodput.goodput_answers import GoodputAnswer
 from strata.timeline.read.sentences import counted
 
 LOOK_S = 0.15
@@ -140,7 +142,17 @@ class Watcher:
             self.say("?", "yellow", f"the audit could not be made: {error.message}")
             return
         if found.feeds:
-            show_audit(self._out, found)
+            show_audit(self._out, found, times=False)
+
+    def goodput(self) -> None:
+        """Print what the workers' time was spent on; a failure does not change the exit code."""
+        try:
+            answer = self.api.get("/api/timeline/goodput", task=self.task_id)
+            found = self.api.decode(answer.body, GoodputAnswer)
+        except StrataError as error:
+            self.say("?", "yellow", f"the goodput could not be computed: {error.message}")
+            return
+        show_classes(self._out, found)
 
     def _get(self, path: str, **params: Param) -> Answer:
         """Send a GET request; retries only if the coordinator is in another process."""

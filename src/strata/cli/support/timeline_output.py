@@ -25,6 +25,7 @@ SPANS: dict[SpanKind, tuple[str, str]] = {
     "checkpoint": ("◆", "cyan"),
     "recover": ("↻", "magenta"),
     "wait": ("░", "dim"),
+    "evaluate": ("▚", "blue"),
     "idle": ("·", "dim"),
     "lost": ("✗", "red"),
 }
@@ -33,6 +34,7 @@ WEIGHT: tuple[SpanKind, ...] = (
     "recover",
     "checkpoint",
     "barrier",
+    "evaluate",
     "train",
     "data",
     "wait",

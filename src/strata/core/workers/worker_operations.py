@@ -300,6 +300,21 @@ class ModelSerializationCompleted(Completed, frozen=True, kw_only=True):
     checkpoint: str = ""
 
 
+class EvaluationStarted(Fact, frozen=True, kw_only=True):
+    """`run.evaluate` began, after `step` steps; `samples` are those of the whole dataset."""
+
+    sentence = "started to evaluate[ {samples:sample}] after {step:step}"
+
+    step: int
+    samples: int = 0
+
+
+class EvaluationCompleted(Completed, frozen=True, kw_only=True):
+    """The worker has the combined scores of all workers, or the evaluation failed."""
+
+    sentence = "[{ok:?}evaluated the model|failed to evaluate the model][: {error}]"
+
+
 class CheckpointWriteStarted(Fact, frozen=True, kw_only=True):
     """This rank started to write its part."""
 

@@ -38,9 +38,14 @@ class Evaluation(NamedTuple):
     collate_fn: Collate | None = None
     num_workers: int = 0
 
+    @property
+    def samples(self) -> int:
+        """The number of samples of the dataset."""
+        return _length(self.dataset)
+
     def share(self, rank: int, world_size: int) -> Scored:
         """Score one worker's share of the dataset."""
-        total, size = _length(self.dataset), self.batch_size
+        total, size = self.samples, self.batch_size
         if size < 1:
             raise InvalidArgument(f"run.evaluate got batch_size={size}", hint="use at least 1")
         cuts = range(rank * size, total, world_size * size)

@@ -217,6 +217,7 @@ class Enrolment:
         }
         asked = parameters | {"config": answer.config.get("config", ""), "start": ""}
         encoded = msgspec.json.encode(asked, order="deterministic")
+        interval_s = answer.heartbeat_interval_ms / 1000
         return RunStarted(
             task=answer.task_id,
             worker=answer.assigned_id,
@@ -226,6 +227,6 @@ class Enrolment:
             pid=os.getpid(),
             release=__version__,
             python=platform.python_version(),
-            parameters=parameters,
+            parameters={**parameters, "heartbeat_interval_s": f"{interval_s:g}"},
             parameters_hash=blake2b(encoded, digest_size=8).hexdigest(),
         )

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from strata.timeline.goodput.goodput_answers import TimeClass
 from strata.timeline.read.sentences import counted
 
 AuditVerdict: TypeAlias = Literal["proven", "broken", "unproven"]
@@ -66,20 +67,17 @@ class Voided(Struct, frozen=True):
 
 
 class Effective(Struct, frozen=True):
-    """Worker-seconds: effective ones, all of them, and all by what they were spent on.
-
-    `seconds` has `effective`, `repeated` (computing in steps that are not in the model),
-    `unfinished` (training without a finished step), `data`, `communication`, `wait`, `barrier`,
-    `checkpoint`, `recover`, `idle` and `lost`, each if there was any; they add up to `total_s`.
+    """Worker-seconds from the ledger (`timeline/goodput`): productive ones, all of them, and all by
+    class (`TimeClass`), each class if there was any; they add up to `total_s`.
     """
 
     productive_s: float
     total_s: float
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[TimeClass, float] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
-        """The effective part of the time."""
+        """The productive part of the time."""
         return self.productive_s / self.total_s if self.total_s else 0.0
 
 

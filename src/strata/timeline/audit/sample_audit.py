@@ -53,9 +53,9 @@ from strata.timeline.audit.audit_results import (
     verdict_of,
     words_of,
 )
-from strata.timeline.audit.effective_time import effective
 from strata.timeline.audit.lineage import Lineage, Piece, Span, order_for, parts_of, read_lineage
 from strata.timeline.audit.sample_counts import EpochCounter, MixtureCounter, SampleCounter
+from strata.timeline.goodput.task_goodput import effective
 from strata.timeline.read.sentences import counted
 
 Steps: TypeAlias = NDArray[np.bool_]

@@ -63,7 +63,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 class Busy(Struct, frozen=True, kw_only=True):
-    """A span in which the training thread was busy with one thing."""
+    """A span in which the training thread was busy with one thing; `what` as in `Activity`."""
 
     from_ns: int
     to_ns: int
@@ -71,6 +71,7 @@ class Busy(Struct, frozen=True, kw_only=True):
     label: str
     ref: str
     ok: bool | None = None
+    what: str = ""
 
 
 class Life(Struct):
@@ -176,7 +177,9 @@ class Lives:
             self._arrived.setdefault((body.task, body.barrier), {})[body.worker] = record
         elif isinstance(body, BarrierReleased | BarrierFailed):
             ok = isinstance(body, BarrierReleased)
-            for worker, arrival in self._arrived.pop((body.task, body.barrier), {}).items():
+            arrived = self._arrived.pop((body.task, body.barrier), {})
+            last = max(arrived, key=lambda worker: arrived[worker].at_ns, default="") if ok else ""
+            for worker, arrival in arrived.items():
                 if worker in self.of:
                     self.of[worker].barriers.append(
                         Busy(
@@ -186,5 +189,6 @@ class Lives:
                             label=f"barrier {body.barrier}",
                             ref=arrival.ref,
                             ok=ok,
+                            what=last,
                         )
                     )

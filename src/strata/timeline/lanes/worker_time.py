@@ -35,6 +35,7 @@ OPERATIONS: dict[str, SpanKind] = {
     "CheckpointDownload": "recover",
     "ModelLoad": "recover",
     "ModelSerialization": "checkpoint",
+    "Evaluation": "evaluate",
 }
 REQUESTS: dict[str, SpanKind] = {
     "arrive": "barrier",
@@ -53,7 +54,11 @@ CLOCK_ERROR_NS = SECOND_NS // 1000
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """One activity of a worker; inside a step with its number and part, else -1 and empty."""
+    """One activity of a worker; inside a step with its number and part, else -1 and empty.
+
+    `what` is the operation, the type of the request, or the worker that arrived last at a barrier.
+    `within` is the reference of the finished step that the activity is a part of.
+    """
 
     from_ns: int
     to_ns: int
@@ -64,6 +69,8 @@ class Activity(Struct, frozen=True, kw_only=True):
     ok: bool | None = None
     step: int = -1
     part: str = ""
+    what: str = ""
+    within: str = ""
 
 
 def all_activities(timeline: Timeline, task: str = "") -> Iterator[tuple[str, Activity]]:
@@ -128,7 +135,7 @@ class _Activities:
         self._barriers = iter(life.barriers)
         self._barrier = next(self._barriers, None)
         self._begun: TrainingStarted | None = None
-        self._period: tuple[int, int | None] | None = (0, 0)
+        self._period: tuple[int, int | None] | None = None
 
     def read(self, records: Iterable[Record]) -> Iterator[Activity]:
         """The activities up to `until_ns`."""
@@ -180,6 +187,7 @@ class _Activities:
                 label=operation.text,
                 ref=start.ref,
                 ok=operation.ok,
+                what=start.text("type") or operation.name,
             )
         )
 
@@ -248,7 +256,9 @@ class _Activities:
             from_ns, at = max(end_ns, from_ns), at + 1
 
 
-def _activity(busy: Busy, from_ns: int, to_ns: int, task: str, step: int = -1) -> Activity:
+def _activity(
+    busy: Busy, from_ns: int, to_ns: int, task: str, step: int = -1, within: str = ""
+) -> Activity:
     return Activity(
         from_ns=from_ns,
         to_ns=to_ns,
@@ -258,6 +268,8 @@ def _activity(busy: Busy, from_ns: int, to_ns: int, task: str, step: int = -1) -
         task=task,
         ok=busy.ok,
         step=step,
+        what=busy.what,
+        within=within,
     )
 
 
@@ -323,25 +335,29 @@ def _divided(
                 ok=True,
                 step=body.step,
                 part=name,
+                within=record.ref,
             )
             left[0] = (name, length_ns - (to_ns - at_ns))
             if not left[0][1]:
                 left.pop(0)
             at_ns = to_ns
         if each is not None:
-            yield _activity(each, each.from_ns, each.to_ns, task, body.step)
+            yield _activity(each, each.from_ns, each.to_ns, task, body.step, record.ref)
             at_ns = each.to_ns
 
 
 def _lengths(body: StepFinished, free_ns: int, busy: Sequence[Busy]) -> dict[str, int]:
     """The length of each part within the free time of a step; they add up to exactly that time.
 
-    Recorded waits are part of the step's wait. Other busy spans were measured as compute, because
-    no region of the step covers them.
+    Recorded waits are part of the step's wait, and an evaluation, which is an exchange, is part of
+    its communication. Other busy spans were measured as compute, because no region of the step
+    covers them.
     """
     waited_ns = sum(each.to_ns - each.from_ns for each in busy if each.kind in ("barrier", "wait"))
+    scored_ns = sum(each.to_ns - each.from_ns for each in busy if each.kind == "evaluate")
     spent = {name: round(part_s * SECOND_NS) for name, part_s in step_parts(body).items()}
     spent["wait"] = max(spent["wait"] - waited_ns, 0)
+    spent["communication"] = max(spent["communication"] - scored_ns, 0)
     left_ns = free_ns
     for name in ("data", "communication", "wait"):
         spent[name] = min(spent[name], left_ns)

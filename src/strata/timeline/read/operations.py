@@ -37,6 +37,7 @@ DOING = {
     "CheckpointDownload": "fetching a checkpoint",
     "ModelLoad": "loading the model",
     "ModelSerialization": "copying the model out",
+    "Evaluation": "evaluating the model",
     "CheckpointWrite": "writing a checkpoint",
     "CheckpointUpload": "uploading a checkpoint",
     "Request": "waiting for the coordinator",

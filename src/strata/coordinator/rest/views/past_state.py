@@ -41,6 +41,9 @@ from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow, even
 from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import RECORDED, kept_at, open_recorded
 from strata.timeline.archive.segmented_log import open_log
+from strata.timeline.goodput.goodput_answers import RunsGoodput
+from strata.timeline.goodput.prices import Prices
+from strata.timeline.goodput.runs_goodput import RunsLedger
 from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.node_activity import Recent
 from strata.timeline.read.past_states import Past
@@ -76,6 +79,7 @@ class PastReader:
         self._queries: TimelineQueries | None = None
         self._kept: dict[str, TimelineQueries] = {}
         self._opening = Lock()
+        self._across = RunsLedger(settings, kept_at(settings))
 
     async def ask(self, question: Callable[[TimelineQueries], Answer], run: str = "") -> Answer:
         """Run a query on the log or an archived run, in a thread."""
@@ -94,6 +98,19 @@ class PastReader:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._waiting -= 1
+
+    @property
+    def price(self) -> str:
+        """The price of the workers' time in the settings."""
+        return self._settings.price
+
+    async def runs_goodput(self, prices: Prices) -> RunsGoodput:
+        """The goodput of the log and of the newest archived runs."""
+        own = await self.work(self._own_queries)
+        return await self.work(lambda: self._across.goodput(own, prices))
+
+    def _own_queries(self) -> TimelineQueries:
+        return self._opened("")
 
     async def runs(self) -> list[RunRow]:
         """The archived runs."""

@@ -1,0 +1,1 @@
+"""Where the workers' time went, what caused it, and what it cost."""

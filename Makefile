@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
-test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
+test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,7 +51,7 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/frameworks.stamp: requirements/frameworks.txt $(VENV)/test.stamp
+$(VENV)/frameworks.stamp $(VENV)/trackers.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
 	@$(BIN)/$(PIP) -r $< && touch $@ || echo "not all of $< could be installed"
 
 proto: $(VENV)/test.stamp

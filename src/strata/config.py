@@ -297,6 +297,11 @@ def variable_of_several_workers() -> str:
     return next((f"{name}={os.environ[name]}" for name in INDICES if os.environ.get(name)), "")
 
 
+def mlflow_token() -> str:
+    """The token for an MLflow server, from the variable that MLflow's own client reads."""
+    return os.environ.get("MLFLOW_TRACKING_TOKEN", "")
+
+
 def replace_environment(environment: Mapping[str, str]) -> None:
     """Replace the environment of this process."""
     for name in set(os.environ) - set(environment):

@@ -1,11 +1,11 @@
-"""Export a run: Perfetto trace, Parquet, JSON lines or OTLP."""
+"""Export a run: Perfetto, Parquet, JSON lines, OTLP, TensorBoard, MLflow or W&B."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from strata.cli.support.options import Url, needed
+from strata.cli.support.options import OfTask, Url, needed
 from strata.cli.support.past_source import (
     Data,
     From,
@@ -17,18 +17,26 @@ from strata.cli.support.past_source import (
 )
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import count
+from strata.cli.support.tracker_exports import (
+    FollowTask,
+    OfRank,
+    Project,
+    StateFile,
+    forward,
+    tracker_of,
+)
 from strata.config import load_process
 from strata.errors import InvalidArgument
 from strata.timeline.queries import TimelineQueries
 
-Format = Literal["perfetto", "parquet", "jsonl", "otlp"]
+Format = Literal["perfetto", "parquet", "jsonl", "otlp", "tensorboard", "mlflow", "wandb"]
 OfFormat = Annotated[Format, typer.Option("--format", help="Format of the export.")]
 Out = Annotated[
     str,
     typer.Option(
         "--out",
         help="Target file; parquet: a folder or s3://bucket/prefix (a file with --from or --to); "
-        "otlp: the URL of the receiver.",
+        "otlp, mlflow: the URL of the receiver; tensorboard, wandb: a folder.",
     ),
 ]
 
@@ -41,12 +49,31 @@ def export(
     data: Data = "",
     run: RunName = "",
     url: Url = None,
+    task: OfTask = "",
+    rank: OfRank = 0,
+    follow: FollowTask = False,
+    project: Project = "strata",
+    state: StateFile = "",
 ) -> None:
-    """Export a run as a Perfetto trace, Parquet, JSON lines or OTLP.
+    """Export a run as a Perfetto trace, Parquet, JSON lines or OTLP; or the metrics of a task to
+    TensorBoard, MLflow or Weights & Biases.
 
     Open a Perfetto trace at ui.perfetto.dev. All verbs read a run exported as Parquet with --data.
     With --from or --to, Parquet is one file with the events of that window.
     """
+    if (tracker := tracker_of(format)) is not None:
+        forward(
+            tracker,
+            out,
+            data=data,
+            run=run,
+            task=task,
+            rank=rank,
+            follow=follow,
+            project=project,
+            state=state,
+        )
+        return
     if not data:
         fetch(format, out, start, end, run, url)
         return

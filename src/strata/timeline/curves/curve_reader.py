@@ -157,7 +157,7 @@ class CurveReader:
                 forked_step=facts.forked_step if facts.parent else None,
                 submitted_ms=ms(facts.submitted_ns) if facts.submitted_ns else None,
                 state=facts.state,
-                config=_flat(spec.config if spec is not None else "{}"),
+                config=flat_config(spec.config if spec is not None else "{}"),
                 logged=curves.rows.config,
                 parameters=curves.rows.parameters,
                 changes=changes,
@@ -279,7 +279,7 @@ def _require_bounded(wanted: Wanted) -> None:
         )
 
 
-def _flat(config: str) -> dict[str, ConfigValue]:
+def flat_config(config: str) -> dict[str, ConfigValue]:
     """A JSON object with nested names joined by dots."""
     found: dict[str, ConfigValue] = {}
 

@@ -1,0 +1,1 @@
+"""What scripts logged, for TensorBoard, MLflow and Weights & Biases."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -20,13 +19,13 @@ from strata.cli.support.exit_codes import INTERRUPTED
 from strata.cli.support.fault_injection import WorkerKiller
 from strata.cli.support.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
 from strata.cli.support.rest_client import Api, reach
-from strata.cli.support.run_choice import RunChoice
-from strata.cli.support.tables import console, count
+from strata.cli.support.run_choice import RunChoice, copies_after, is_url, settings_here
+from strata.cli.support.tables import console
 from strata.cli.support.task_options import TaskRequest, task_options
 from strata.cli.support.task_watch import ENDED, LOOK_S, Started, Watcher, exit_code
-from strata.config import Settings, load_process
+from strata.config import Settings
 from strata.coordinator.rest.response_models import TaskDetail
-from strata.launch import run_notes
+from strata.launch import run_copies, run_notes
 from strata.logsetup import configure
 
 if TYPE_CHECKING:
@@ -54,6 +53,13 @@ RemoteUrl = Annotated[
 DataDir = Annotated[
     str | None, typer.Option(help="Folder for the log and checkpoints; default: a new folder.")
 ]
+CheckpointDir = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder or s3://bucket/prefix for checkpoints; default: in the data folder. On S3 a "
+        "copy of the log is stored beside them, so that another machine can continue the run."
+    ),
+]
 HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0: any free port.")]
 Slots = Annotated[
     int | None, typer.Option(min=1, help="Workers to run at a time; default: all of them.")
@@ -78,7 +84,8 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="[RUN]",
-        help="Continue a run of this script: the newest, or the one named by folder or task.",
+        help="Continue a run of this script: the newest, or the one named by folder, task or "
+        "s3://bucket/prefix.",
         show_default=False,
     ),
 ]
@@ -94,6 +101,7 @@ def run(
     url: RemoteUrl = None,
     slots: Slots = None,
     data_dir: DataDir = None,
+    checkpoint_dir: CheckpointDir = None,
     resume: Resume = "",
     fresh: Fresh = False,
     http_port: HttpPort = 0,
@@ -114,18 +122,23 @@ def run(
             api = reach(url)
             started = RunChoice(task, resume, fresh=not resume).start(api, console())
             sys.exit(exit_code(watch(api, started, console(), patient=True)))
-    flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
-    beat_s = KILL_BEAT_S if kill else BEAT_S
-    settings = settings_here(flags | {"data_dir": data_dir}, task.body, resume, beat_s)
+    flags: dict[str, object] = {
+        "http_port": http_port,
+        "grpc_port": 0,
+        "stop_grace_s": stop_grace_s,
+    }
+    flags |= {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
+    settings = settings_here(flags, task.body, resume, KILL_BEAT_S if kill else BEAT_S)
     folder = Path(settings.data_dir)
-    if resume and data_dir is None and resume != run_notes.read(folder).task:
+    if resume and resume != run_notes.read(folder).task and (data_dir is None or is_url(resume)):
         resume = run_notes.NEWEST  # it named the folder
     chosen = RunChoice(task, resume, fresh)
     slots = slots or chosen.slots(run_notes.read(folder))
     on = embedded(settings, slots)
     if engine == "ray":
         on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
-    with stopping_hard(), on as (api, cluster):
+    with stopping_hard(), copies_after(folder, settings) as copies, on as (api, cluster):
+        copies.begin(cluster, task.body["name"])
         started = chosen.start(api, console())
         run_notes.begin(folder, task.body["entry"], started.task_id, slots)
         killer = WorkerKiller(kill, cluster.pids)
@@ -138,11 +151,11 @@ def run(
             steps=ended.committed_steps,
         )
         wait_idle(cluster, settings.stop_grace_s if ended.exit_code == 0 else MOMENT_S)
-    print_closing(folder, data_dir, kill, killer.left)
+    print_closing(folder, task.body["entry"], data_dir, kill, killer.left)
     sys.exit(exit_code(ended))
 
 
-def print_closing(folder: Path, data_dir: str | None, kill: int, spared: int) -> None:
+def print_closing(folder: Path, entry: str, data_dir: str | None, kill: int, spared: int) -> None:
     """Print the number of workers that were not killed, and commands for what comes next."""
     if spared:
         text = f"  {spared} of {kill} workers were not killed: the task ended before"
@@ -150,6 +163,9 @@ def print_closing(folder: Path, data_dir: str | None, kill: int, spared: int) ->
     if run_notes.read(folder).unfinished:
         line = f"  continue:  {resume_command(folder, data_dir)}"
         console().print(Text(line, style="yellow"), soft_wrap=True)
+        if place := run_copies.place_of(folder):
+            line = f"  on another machine: strata run {shown_path(entry)} --resume={place.url}"
+            console().print(Text(line, style="yellow"), soft_wrap=True)
     look_back = f"  look back: strata timeline --data {shown_path(str(folder))}"
     console().print(Text(look_back, style="dim"), soft_wrap=True)
 
@@ -176,39 +192,6 @@ def shown_path(folder: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def settings_here(
-    flags: dict[str, object], task: dict[str, Any], resume: str, beat_s: float = BEAT_S
-) -> Settings:
-    """The settings of a coordinator in this process, for one run."""
-    settings = load_process(flags)
-    if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
-        # Heartbeats carry the progress, and are cheap within one process.
-        settings = msgspec.structs.replace(settings, heartbeat_interval_s=beat_s)
-    if resume and flags["data_dir"] is None:
-        folder = run_notes.find(Path(settings.data_dir), task["entry"], resume)
-        settings = msgspec.structs.replace(settings, data_dir=str(folder))
-    elif flags["data_dir"] is None:
-        point_to_unfinished(Path(settings.data_dir), task["entry"])
-        settings = in_own_folder(settings, task["name"])
-    else:
-        run_notes.require_continuable(Path(settings.data_dir), bool(resume))
-    end_left_behind(settings)
-    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
-    return settings
-
-
-def point_to_unfinished(data_dir: Path, entry: str) -> None:
-    """Print one line if the newest run of the script is unfinished."""
-    folder = run_notes.newest(data_dir, entry)
-    if folder is None or run_notes.active_pid(folder):
-        return
-    note = run_notes.read(folder)
-    if note.unfinished:
-        at = f" after {count(note.steps)} steps" if note.steps else ""
-        line = f"{note.task or folder} was {note.how_it_ended}{at}; --resume continues it"
-        console().print(Text(line, style="yellow"), soft_wrap=True)
-
-
 @contextmanager
 def stopping_hard() -> Iterator[None]:
     """Exit with 130 after Ctrl-C, without a traceback."""
@@ -216,24 +199,6 @@ def stopping_hard() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def in_own_folder(settings: Settings, name: str) -> Settings:
-    """The settings with a new data folder for this run."""
-    from strata.launch.local_cluster import run_folder
-
-    safe = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)[:60]
-    folder = run_folder(Path(settings.data_dir), safe)
-    return msgspec.structs.replace(settings, data_dir=str(folder))
-
-
-def end_left_behind(settings: Settings) -> None:
-    """Stop workers that a killed run left in this folder; they would use the old port."""
-    from strata.agent.worker_process import end_orphans
-    from strata.launch.local_cluster import AGENTS
-
-    for agent in Path(settings.data_dir).glob(f"{AGENTS}/*"):
-        end_orphans(agent)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ computes the paths itself and does not accept them from workers.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import chain, repeat
 from urllib.parse import quote
 
@@ -116,6 +116,7 @@ log = logging.getLogger(__name__)
 
 DELAYS_S = (0.2, 1.0, 5.0, 15.0)
 WATCH_INTERVAL_S = 1.0
+DELETE_LOOK_S = 0.2
 AT_ONCE = 4
 
 
@@ -133,6 +134,9 @@ class Sealing:
         self._room = asyncio.Semaphore(AT_ONCE)
         self._copying = asyncio.Lock()
         self._moved: dict[tuple[str, str], tuple[int, float]] = {}
+        self.deletable: Callable[[int], bool] = lambda position: True
+        """Whether the files of a checkpoint may be deleted whose deletion is recorded before a
+        position; no if another machine could still need them."""
 
     def start(self) -> None:
         """Continue the unfinished work of an earlier coordinator, then follow new facts."""
@@ -254,6 +258,9 @@ class Sealing:
         inherited = checkpoint is not None and checkpoint.owner
         if not is_id(checkpoint_id) or inherited:
             return  # the files belong to the user's own code, or to another task
+        position = self._engine.kernel.durable
+        while not self.deletable(position):
+            await asyncio.sleep(DELETE_LOOK_S)
         async with self._room:
             for delay_s in (*DELAYS_S, 0.0):
                 try:

@@ -67,6 +67,7 @@ class Running:
     grpc_port: int
     http_url: str
     token: str
+    sealing: Sealing
 
 
 def with_token(settings: Settings) -> Settings:
@@ -133,7 +134,9 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             serving_http = http_serving(api, settings, room.http)
             async with archiving, joining, serving_http as http_url:
                 log_facts(started.events)
-                yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
+                yield Running(
+                    engine, sessions, metrics, grpc_port, http_url, settings.token, sealing
+                )
 
 
 def rules_of(settings: Settings) -> Rules:

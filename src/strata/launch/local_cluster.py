@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +21,10 @@ from strata.agent.agent_host import AgentHost, Leaving, hosting
 from strata.agent.worker_process import end_orphans
 from strata.config import Settings
 from strata.coordinator.server import Running, running
+from strata.core.record.log_salvage import ContinueCopy
 from strata.core.tasks.continuation import EndKilledTask
 from strata.errors import StrataError
+from strata.launch.run_copies import COPIED
 from strata.launch.run_notes import RUNS
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ class Local:
         self.address = address
         self.url = coordinator.http_url
         self.token = coordinator.token
+        self._kernel = coordinator.engine.kernel
+        self._sealing = coordinator.sealing
         self._host = host
         self._stop = stop
         self._loop = asyncio.get_running_loop()
@@ -47,6 +51,23 @@ class Local:
     def idle(self) -> bool:
         """Whether every worker has ended and its exit and output are acknowledged."""
         return self._host is None or self._host.supervisor.quiet
+
+    @property
+    def name(self) -> str:
+        """The name of the cluster, which is part of the paths of its checkpoints."""
+        return self._kernel.state.cluster
+
+    def saved(self) -> int:
+        """The number of committed checkpoints."""
+        return sum(task.saved for task in list(self._kernel.state.tasks.values()))
+
+    def position(self) -> int:
+        """The number of facts that are on disk."""
+        return self._kernel.durable
+
+    def delete_checkpoints_after(self, copied: Callable[[], int]) -> None:
+        """Delete files of expired checkpoints only after this many facts were copied."""
+        self._sealing.deletable = lambda position: copied() >= position
 
     def pids(self) -> dict[str, int]:
         """The pid of each running worker."""
@@ -129,6 +150,7 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
     stop = asyncio.Event()
     folder = Path(settings.data_dir) / AGENTS / AGENT_NAME
     async with running(settings, release) as coordinator:
+        await skip_uncopied(coordinator, Path(settings.data_dir))
         await end_killed(coordinator)
         address = f"{settings.grpc_host}:{coordinator.grpc_port}"
         scheme = "https://" if settings.tls_cert else ""
@@ -143,6 +165,14 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
             await _either(stop.wait(), coordinator.engine.ended(), host.linked)
             if host.linked.done() and isinstance(host.linked.exception(), StrataError):
                 log.error("the agent ended: %s", host.linked.exception())
+
+
+async def skip_uncopied(coordinator: Running, folder: Path) -> None:
+    """If the log is a copy that may lack facts, record that and skip the numbers of these facts."""
+    if (folder / COPIED).exists():
+        reason = "continued from a copy of the log, made on another machine"
+        await coordinator.engine.submit(ContinueCopy(reason=reason))
+        (folder / COPIED).unlink()
 
 
 async def end_killed(coordinator: Running) -> None:

@@ -44,15 +44,15 @@ class RunNote(Struct, frozen=True, kw_only=True):
 
 def begin(folder: Path, entry: str, task: str, slots: int) -> None:
     """Note that a task of a script runs in a folder, with that many slots."""
-    _write(folder, RunNote(entry=entry, task=task, slots=slots))
+    write(folder, RunNote(entry=entry, task=task, slots=slots))
 
 
 def end(folder: Path, **outcome: str | int) -> None:
     """Note how the run in a folder ended."""
-    _write(folder, msgspec.structs.replace(read(folder), **outcome))
+    write(folder, msgspec.structs.replace(read(folder), **outcome))
 
 
-def _write(folder: Path, note: RunNote) -> None:
+def write(folder: Path, note: RunNote) -> None:
     write_whole(folder / NOTE, msgspec.json.encode(note))
 
 

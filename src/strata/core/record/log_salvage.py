@@ -49,11 +49,13 @@ class LogSalvaged(Fact, frozen=True, kw_only=True):
 
     `lost` are ranges of positions, the stop exclusive. The state continues from the first `base`
     facts. Counters skip ahead by `skip`. `lost_batches` counts lost batches of workers' events, -1
-    if that is not known.
+    if that is not known. `copied`: the log is a copy, and may lack the last facts of the process
+    that wrote it.
     """
 
     sentence = (
-        "the damaged log was salvaged; the state continues from @{base}[, lost: {lost:positions}]"
+        "[{copied:?}the run continues from a copy of its log|the damaged log was salvaged]; "
+        "the state continues from @{base}[, lost: {lost:positions}]"
     )
 
     after_loss: ClassVar[bool] = True
@@ -63,6 +65,7 @@ class LogSalvaged(Fact, frozen=True, kw_only=True):
     lost: list[tuple[int, int]] = field(default_factory=list)
     lost_batches: int = 0
     reason: str = ""
+    copied: bool = False
 
 
 class SalvageLog(Command, frozen=True):
@@ -75,6 +78,12 @@ class SalvageLog(Command, frozen=True):
     lost_batches: int = 0
     certain: bool = False
     reason: str = ""
+
+
+class ContinueCopy(Command, frozen=True):
+    """Continue from a copy of a log whose later facts, if there are any, were never copied."""
+
+    reason: str
 
 
 @applies(FactLost)
@@ -133,12 +142,21 @@ def salvage(d: Decision, c: SalvageLog) -> None:
         declare_together(d, _everyone(d.state, salvaged))
 
 
-def _everyone(state: Cluster, cause: str) -> DeclareLosses:
+@decides(ContinueCopy)
+def continue_copy(d: Decision, c: ContinueCopy) -> None:
+    """Skip the numbers of facts that were not copied, and declare all workers and agents lost."""
+    copied = d.record(
+        LogSalvaged(base=d.state.position, skip=SKIP, reason=c.reason, copied=True), c.cause
+    )
+    declare_together(d, _everyone(d.state, copied, c.reason))
+
+
+def _everyone(state: Cluster, cause: str, reason: str = REASON) -> DeclareLosses:
     """The losses of all agents and workers that are alive in the state."""
     return DeclareLosses(
         agents=[
             DeclareAgentLost(
-                agent=agent.id, incarnation=agent.incarnation, reason=REASON, cause=(cause,)
+                agent=agent.id, incarnation=agent.incarnation, reason=reason, cause=(cause,)
             )
             for agent in state.agents.values()
             if agent.up
@@ -148,7 +166,7 @@ def _everyone(state: Cluster, cause: str) -> DeclareLosses:
                 worker=worker.id,
                 incarnation=worker.incarnation,
                 signal="absent",
-                reason=REASON,
+                reason=reason,
                 cause=(cause,),
             )
             for worker in state.workers.values()

@@ -76,6 +76,7 @@ def test_every_setting_can_be_set_by_environment(name):
         "checkpoint_adaptive": "false",
         "checkpoint_recycle": "false",
         "checkpoint_when_busy": "wait",
+        "exclude_on_gpu_faults": "false",
         "warm_starts": "false",
     }
     text = texts.get(name, "10")

@@ -19,6 +19,7 @@ from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
 from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import RefuseRecovery, ReportBrokenExchange
 from strata.core.generations.storage_waits import ReportStorage
+from strata.core.hosts.host_exclusion import ExcludeHost, IncludeHost
 from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import ReportHost
 from strata.core.record.log_salvage import SalvageLog
@@ -43,6 +44,8 @@ def every_kind() -> World:
     host = world.agent("host-1", slots=2)
     health = HostHealth(load_1m=1.5, oom_kills=0, gpus=[GpuHealth(index=0, power_watts=300.5)])
     world.do(ReportHost(agent=host.id, incarnation=host.incarnation, health=health))
+    world.do(ExcludeHost(host=host.id, reason="its fan is replaced"))
+    world.do(IncludeHost(host=host.id, reason="it is repaired"))
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}

@@ -215,8 +215,12 @@ def test_settings_show_hosts_and_change_the_theme(visit, cluster):
 
 
 def test_host_shows_charts_of_its_recorded_health_at_any_moment(visit, cluster):
-    until(lambda: cluster.get("hosts")[0]["measured_at"], START_S)
-    [host] = cluster.get("hosts")
+    def measured():
+        known = {each["id"]: each for each in cluster.get("hosts")}
+        return known["host-a"] if known["host-a"]["measured_at"] else None
+
+    until(measured, START_S)
+    host = measured()
     page = visit("settings")
     page.get_by_role("button", name="Charts of host-a").click()
     charts = page.get_by_role("region", name=re.compile("Health of host-a"))

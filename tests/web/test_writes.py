@@ -265,6 +265,32 @@ def declare_a_host_lost(page, visit, cluster, route):
     expect(row(page, "host-b")).to_contain_text("switched off")
 
 
+@case("POST /api/hosts/{host_id}/exclude")
+def exclude_a_host(page, visit, cluster, route):
+    change_host(page, visit, "Exclude", route, "GPU 3 is replaced")
+    expect(row(page, "host-a")).to_contain_text("excluded")
+    expect(row(page, "host-a")).to_contain_text("GPU 3 is replaced")
+    cluster.http.post("/api/hosts/host-a/include", json={}).raise_for_status()
+
+
+@case("POST /api/hosts/{host_id}/include")
+def include_a_host(page, visit, cluster, route):
+    why = {"reason": "maintenance"}
+    cluster.http.post("/api/hosts/host-a/exclude", json=why).raise_for_status()
+    change_host(page, visit, "Include", route, "repaired")
+    expect(row(page, "host-a")).to_contain_text("up")
+    [host] = [each for each in cluster.get("hosts") if each["id"] == "host-a"]
+    assert host["excluded"] is None
+
+
+def change_host(page, visit, action, route, reason):
+    visit("settings")
+    page.get_by_role("button", name=f"{action}… host-a").click()
+    page.get_by_label("Reason").fill(reason)
+    with answered(page, route):
+        page.get_by_role("button", name=f"{action} host-a").click()
+
+
 @pytest.mark.parametrize("route", sorted(CASES))
 def test_page_sends_every_changing_request(page, visit, cluster, route):
     CASES[route](page, visit, cluster, route)

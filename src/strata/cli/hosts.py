@@ -1,8 +1,23 @@
-"""List the hosts: agent, slots, health of host and GPUs."""
+"""List the hosts and their health, exclude a host, include it again."""
+
+from typing import Annotated, Literal
+
+import typer
 
 from strata.cli.support.options import AsJson, Limit, Url
 from strata.cli.support.rest_client import reach
-from strata.cli.support.tables import Cell, Column, Look, ago, count, print_list, size, state
+from strata.cli.support.tables import (
+    Cell,
+    Column,
+    Look,
+    ago,
+    count,
+    plain,
+    print_json,
+    print_list,
+    size,
+    state,
+)
 from strata.coordinator.rest.host_responses import HostResponse
 from strata.core.hosts.host_health import GpuHealth, HostFigures
 
@@ -10,7 +25,9 @@ NOT_RECORDED = "–"
 
 
 def status(host: HostResponse) -> Cell:
-    """Whether the agent of a host is up; a host without an agent has only workers."""
+    """Whether a host is excluded or its agent is up; one without an agent has only workers."""
+    if host.excluded:
+        return state("excluded")
     return state("up" if host.agent.up else "lost") if host.agent else "no agent"
 
 
@@ -85,10 +102,11 @@ def faults(host: HostResponse) -> str:
 
 
 def note(host: HostResponse) -> str:
-    """Why an agent was lost, or which GPUs have faults."""
+    """Why a host is excluded or its agent was lost, or which GPUs have faults."""
     agent = host.agent
     lost = agent.reason if agent is not None and not agent.up else ""
-    parts = [part for part in (lost, faults(host)) if part]
+    excluded = f"excluded, {host.excluded}" if host.excluded else ""
+    parts = [part for part in (excluded, lost, faults(host)) if part]
     return f"{host.id}: {'; '.join(parts)}" if parts else ""
 
 
@@ -115,6 +133,40 @@ LOOK = Look(
 )
 
 
-def hosts(limit: Limit = 100, url: Url = None, as_json: AsJson = False) -> None:
-    """List the hosts: agent, slots, health of host and GPUs."""
-    print_list(reach(url), LOOK, limit, as_json)
+Action = Annotated[
+    Literal["list", "exclude", "include"],
+    typer.Argument(help="Action; `exclude` and `include` need a host.", show_default=False),
+]
+Host = Annotated[
+    str, typer.Argument(metavar="[HOST]", help="Id of the host, as listed.", show_default=False)
+]
+Reason = Annotated[str, typer.Option(help="Why the host is excluded or included.")]
+
+
+def hosts(
+    action: Action = "list",
+    host: Host = "",
+    reason: Reason = "",
+    limit: Limit = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the hosts and their health, exclude a host, include it again.
+
+    No worker is placed on an excluded host; those that run there go on.
+    """
+    if action == "list":
+        if host or reason:
+            raise typer.BadParameter("`strata hosts list` takes no host and no reason")
+        print_list(reach(url), LOOK, limit, as_json)
+        return
+    if not host:
+        raise typer.BadParameter(f"name the host: strata hosts {action} HOST")
+    if action == "exclude" and not reason:
+        raise typer.BadParameter("say why, for those who see it later: --reason TEXT")
+    api = reach(url)
+    answer = api.post(f"/api/hosts/{host}/{action}", {"reason": reason})
+    if as_json:
+        print_json([answer])
+    else:
+        typer.echo(f"{plain(host)} is {action}d")

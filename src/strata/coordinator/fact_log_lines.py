@@ -17,6 +17,7 @@ from strata.core.events import Event, Fact
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.generations.storage_waits import StorageReached, StorageUnreachable
+from strata.core.hosts.host_exclusion import HostExcluded, HostIncluded
 from strata.core.limits import LimitHit
 from strata.core.tasks.continuation import TaskContinued
 from strata.core.tasks.preemption import TaskPreempted
@@ -81,6 +82,10 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             return INFO, f"agent {body.agent} offers {body.after} slots instead of {body.before}"
         case AgentLost():
             return ERROR, f"agent {body.agent} is lost: {body.reason}"
+        case HostExcluded():
+            return WARNING, f"host {body.host} is excluded: {body.reason}"
+        case HostIncluded():
+            return INFO, f"host {body.host} is included again"
         case GenerationChanged():
             size = f"{body.world_size} workers, {body.phase}"
             return INFO, f"generation {body.generation} of {body.task} ({size}): {body.reason}"

@@ -83,14 +83,30 @@ class Agent(Struct):
     reason: str = ""
 
 
+class HostFailure(Struct, frozen=True):
+    """A failure that was attributed to a host."""
+
+    task: str
+    script: str
+    wall_ns: int
+
+
 class Host(Struct):
-    """A host whose health is measured; `reporter` is the agent or worker that measured it last."""
+    """A host whose health is measured; `reporter` is the agent or worker that measured it last.
+
+    `excluded` is the reason why no worker is placed there, empty if it is used; `excluded_by` is a
+    person, failures or a fault. `failures` are the last ones that were attributed to it.
+    """
 
     id: str
     hostname: str = ""
     reporter: str = ""
     measured_ns: int = 0
     health: HostHealth | None = None
+    excluded: str = ""
+    excluded_by: str = ""
+    excluded_ns: int = 0
+    failures: list[HostFailure] = field(default_factory=list)
 
 
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):

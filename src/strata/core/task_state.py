@@ -250,7 +250,8 @@ class Task(Struct):
     workers before the first resize of a task that trains, 0 if there was none: batch sizes per
     worker refer to it. `planned_changes` counts the newest generations that began without a lost
     member. `rebuilds` is set if the workers build their model again in each generation, so none of
-    them holds one. `media_bytes` is the room granted for images, texts and histograms.
+    them holds one. `media_bytes` is the room granted for images, texts and histograms. `attributed`
+    is the last generation of which a failure was attributed to a host.
     """
 
     id: str
@@ -312,6 +313,7 @@ class Task(Struct):
     save_failure: str = ""
     script_retention: Retention | None = None
     media_bytes: int = 0
+    attributed: int = -1
 
     @property
     def retention(self) -> Retention:

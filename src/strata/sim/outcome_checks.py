@@ -25,8 +25,10 @@ from strata.core.cluster import CoordinatorStarted, fold
 from strata.core.events import Event
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack, StepsCommitted
+from strata.core.hosts.host_exclusion import HostExcluded, HostIncluded
 from strata.core.invariants import HistoryChecker, broken
 from strata.core.state import Cluster
+from strata.core.tasks.task_lifecycle import TaskPlaced
 from strata.core.workers.worker_lifecycle import WorkerRegistered, WorkerStateChanged
 from strata.sim.coordinator_checks import Broken
 from strata.sim.sim_disk import SimDisk
@@ -65,6 +67,7 @@ class Checkers:
         self._steps = steps
         self._historian = HistoryChecker()
         self._runs: dict[str, _Run] = {}
+        self._excluded: set[str] = set()
         self._coordinator = 0
         self._incarnation = 0
 
@@ -105,6 +108,13 @@ class Checkers:
             self._check_progress(self._runs[body.task], body)
         elif isinstance(body, BarrierOpened | BarrierArrived | BarrierReleased | BarrierFailed):
             self._check_barrier(self._runs[body.task], body)
+        elif isinstance(body, HostExcluded):
+            self._excluded.add(body.host)
+        elif isinstance(body, HostIncluded):
+            self._excluded.discard(body.host)
+        elif isinstance(body, TaskPlaced):
+            used = {placement.agent for placement in body.placements.values()}
+            self._require(not used & self._excluded, "a worker was placed on an excluded host")
         elif isinstance(body, CheckpointCommitted):
             self._runs[body.task].checkpoints[body.checkpoint] = body.step
         elif isinstance(body, CheckpointFailed | CheckpointDeleted):

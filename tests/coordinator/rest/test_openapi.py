@@ -50,6 +50,8 @@ CONTRACT = {
     ("GET", "/api/logs/stream"),
     ("GET", "/api/agents"),
     ("GET", "/api/hosts"),
+    ("POST", "/api/hosts/{host_id}/exclude"),
+    ("POST", "/api/hosts/{host_id}/include"),
     ("POST", "/api/agents/{agent_id}/lost"),
     ("GET", "/api/events"),
     ("GET", "/api/live"),

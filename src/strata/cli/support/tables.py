@@ -32,6 +32,7 @@ STATES = {
     "idle": ("○", "dim"),
     "up": ("●", "green"),
     "lost": ("✗", "red"),
+    "excluded": ("⊘", "yellow"),
     "checkpointing": ("◆", "cyan"),
     "recovering": ("↻", "yellow"),
     "failed": ("✗", "red"),

@@ -1,6 +1,8 @@
 """JSON structures of hosts: their agents, and their measured health."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from strata.coordinator.rest.response_models import AgentResponse
 from strata.core.hosts.host_health import GpuHealth, HostFigures
@@ -10,8 +12,8 @@ class GpuHealthResponse(GpuHealth, frozen=True, omit_defaults=False, kw_only=Tru
     """The health of one GPU; null is what its driver does not report.
 
     ECC errors and PCIe replays count since the driver was loaded, NVLink errors since the GPU was
-    reset, Xid errors since the reporter started. Throughput is the mean since the measurement
-    before. `throttle_reasons` are separated by commas.
+    reset, Xid errors since the reporter started. PCIe throughput is a mean over 20 ms, NVLink
+    throughput since the measurement before. `throttle_reasons` are separated by commas.
     """
 
 
@@ -26,7 +28,10 @@ class HostHealthResponse(HostFigures, frozen=True, omit_defaults=False, kw_only=
 
 
 class HostResponse(Struct, frozen=True, kw_only=True):
-    """A host; `agent` is null if it has none, `health` and `measured_at` if it was not measured."""
+    """A host; `agent` is null if it has none, `health` and `measured_at` if it was not measured.
+
+    `excluded` is the reason why no worker is placed there, null if it is used.
+    """
 
     id: str
     hostname: str
@@ -34,3 +39,25 @@ class HostResponse(Struct, frozen=True, kw_only=True):
     reporter: str | None
     measured_at: int | None
     health: HostHealthResponse | None
+    excluded: str | None
+    excluded_by: str | None
+    excluded_at: int | None
+    failures: int
+
+
+class ExcludeHostRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why no worker should be placed on the host."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class IncludeHostRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why the host is used again."""
+
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class HostChangedResponse(Struct, frozen=True):
+    """The host that was changed."""
+
+    host_id: str

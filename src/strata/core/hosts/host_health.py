@@ -15,7 +15,8 @@ class GpuHealth(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `throttle_reasons` are separated by commas, empty if the clocks are not reduced. ECC errors and
     PCIe replays count since the driver was loaded, NVLink errors since the GPU was reset, and Xid
-    errors since the reporter started. Throughput is the mean since the measurement before.
+    errors since the reporter started. PCIe throughput is a mean over 20 ms, NVLink throughput since
+    the measurement before.
     """
 
     index: int

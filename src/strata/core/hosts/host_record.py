@@ -6,6 +6,7 @@ reports it. At most `MAX_HOSTS` are kept: a further one replaces the one with th
 
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
+from strata.core.hosts.host_exclusion import exclude_for_fault
 from strata.core.hosts.host_health import HostHealth
 from strata.core.limits import require_name
 from strata.core.state import Cluster, Host
@@ -58,8 +59,10 @@ def _measured(state: Cluster, fact: HostMeasured, event: Event) -> None:
 
 def _make_room(state: Cluster) -> None:
     if len(state.hosts) >= MAX_HOSTS:
-        oldest = min(state.hosts.values(), key=lambda host: host.measured_ns)
-        del state.hosts[oldest.id]
+        used = (host for host in state.hosts.values() if not host.excluded)
+        oldest = min(used, key=lambda host: host.measured_ns, default=None)
+        if oldest is not None:
+            del state.hosts[oldest.id]
 
 
 @decides(ReportHost)
@@ -71,10 +74,12 @@ def report_host(d: Decision, c: ReportHost) -> None:
             f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
             hint="register the agent again",
         )
+    known = d.state.hosts.get(agent.id)
+    before = known.health if known is not None else None
     measured = HostMeasured(
         host=agent.id, hostname=agent.hostname, reporter=agent.id, health=c.health
     )
-    d.record(measured, c.cause)
+    exclude_for_fault(d, agent.id, before, c.health, d.record(measured, c.cause))
 
 
 @decides(ReportHostOfWorker)

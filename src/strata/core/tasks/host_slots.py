@@ -59,23 +59,35 @@ def first_placement(state: Cluster, task: Task, worker_id: str, agent: str) -> P
     )
 
 
-def free_slots(state: Cluster) -> dict[str, int]:
-    """Free slots of each agent that is up; the process of a released worker takes one until it
+def taken_slots(state: Cluster) -> Counter[str]:
+    """How many slots of each agent are taken; the process of a released worker takes one until it
     has ended."""
     taken = Counter[str]()
     for task in state.tasks.values():
         vacant = set(task.vacant)
         taken.update(p.agent for worker, p in task.placements.items() if worker not in vacant)
         taken.update(p.agent for p in task.released.values())
+    return taken
+
+
+def is_usable(state: Cluster, agent: str) -> bool:
+    """Whether workers may be placed on the host of an agent: it is up and not excluded."""
+    known, host = state.agents.get(agent), state.hosts.get(agent)
+    return known is not None and known.up and not (host is not None and host.excluded)
+
+
+def free_slots(state: Cluster) -> dict[str, int]:
+    """Free slots of each agent that is up and not excluded."""
+    taken = taken_slots(state)
     return {
         agent.id: max(agent.slots - taken[agent.id], 0)
         for agent in state.agents.values()
-        if agent.up
+        if is_usable(state, agent.id)
     }
 
 
 def held_slots(state: Cluster, task: Task) -> int:
-    """How many slots of agents that are up a task holds."""
+    """How many slots a task holds that can be used when it ends."""
     vacant = set(task.vacant)
     places = (p.agent for worker, p in task.placements.items() if worker not in vacant)
-    return sum(agent in state.agents and state.agents[agent].up for agent in places)
+    return sum(is_usable(state, agent) for agent in places)

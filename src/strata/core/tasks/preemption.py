@@ -15,7 +15,7 @@ from strata.core.decision import Decision, applies
 from strata.core.events import Event, Fact
 from strata.core.state import Cluster
 from strata.core.task_state import Task
-from strata.core.tasks.host_slots import free_slots, held_slots
+from strata.core.tasks.host_slots import free_slots, held_slots, is_usable
 from strata.core.tasks.task_lifecycle import TaskStateChanged, change_state
 
 NEVER_NS = 1 << 63
@@ -39,7 +39,8 @@ def _preempted(state: Cluster, fact: TaskPreempted, event: Event) -> None:
 def preempt_for(d: Decision, task: Task, cause: str | tuple[str, ...]) -> bool:
     """Stop tasks of lower priority for a task that does not fit; True if it fits at once."""
     stopping = (each for each in d.state.tasks.values() if each.state == "stopping")
-    released = sum(len(each.released) for each in d.state.tasks.values())
+    leaving = [p for each in d.state.tasks.values() for p in each.released.values()]
+    released = sum(is_usable(d.state, placement.agent) for placement in leaving)
     free = sum(free_slots(d.state).values())
     ending = released + sum(held_slots(d.state, each) for each in stopping)
     needed = task.spec.starting_slots - free - ending

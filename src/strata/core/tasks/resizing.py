@@ -32,6 +32,7 @@ from strata.core.tasks.elastic_workers import (
     record_release,
     regroup_if_enough,
 )
+from strata.core.tasks.host_slots import is_usable
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_queue import Queue
 from strata.errors import InvalidArgument, NotAllowedNow
@@ -164,7 +165,8 @@ def _require_numbers(d: Decision, task: Task, spec: TaskSpec) -> None:
             f"min_workers is {spec.min_workers}", hint="it must be between 1 and worker_count"
         )
     check_range(spec)
-    offered = sum(agent.slots for agent in d.state.agents.values() if agent.up)
+    agents = d.state.agents.values()
+    offered = sum(agent.slots for agent in agents if is_usable(d.state, agent.id))
     grows = not spec.external and spec.starting_slots > task.spec.starting_slots
     if grows and spec.starting_slots > offered:
         raise InvalidArgument(

@@ -16,7 +16,7 @@ from functools import cached_property
 from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.elastic_workers import waiting_workers
-from strata.core.tasks.host_slots import free_slots
+from strata.core.tasks.host_slots import free_slots, is_usable
 
 CANNOT_COMPLETE = ("failed", "stopped", "unknown")
 HOW = {"failed": "failed", "stopped": "was stopped", "unknown": "is no longer known"}
@@ -110,11 +110,22 @@ class Queue:
 
     @cached_property
     def _offer(self) -> str:
-        offered = sum(agent.slots for agent in self._state.agents.values() if agent.up)
-        if not offered:
+        up = [agent for agent in self._state.agents.values() if agent.up]
+        excluded = [agent for agent in up if not is_usable(self._state, agent.id)]
+        offered = sum(agent.slots for agent in up) - sum(agent.slots for agent in excluded)
+        if not up:
             return "no agent is up"
         free = sum(free_slots(self._state).values())
-        return f"{free} of {offered} {'is' if free == 1 else 'are'} free"
+        offer = f"{free} of {offered} {'is' if free == 1 else 'are'} free"
+        return f"{offer}{self._excluded([agent.id for agent in excluded])}"
+
+    def _excluded(self, hosts: list[str]) -> str:
+        """Which hosts are excluded, and why the first one is."""
+        if not hosts:
+            return ""
+        verb = "host" if len(hosts) == 1 else f"{len(hosts)} hosts, such as"
+        reason = self._state.hosts[hosts[0]].excluded
+        return f"; excluded {'is' if len(hosts) == 1 else 'are'} {verb} {hosts[0]}: {reason}"
 
 
 def ordinal(number: int) -> str:

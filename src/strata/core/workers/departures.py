@@ -20,6 +20,7 @@ from strata.core.generations.generation_members import (
     result_is_final,
     with_save_failure,
 )
+from strata.core.hosts.host_exclusion import attribute
 from strata.core.limits import shortened
 from strata.core.state import Cluster
 from strata.core.task_state import Task
@@ -34,6 +35,9 @@ from strata.core.workers.worker_lifecycle import (
     WorkerStateChanged,
     were_lost,
 )
+
+HOST_LOSSES = frozenset({"agent", "absent"})
+"""Signals of a loss with the whole host, or with the coordinator's restart."""
 
 
 class _Gone(Struct):
@@ -114,6 +118,8 @@ class Departures:
         gone.lost.append(c)
         gone.facts.append(lost)
         gone.only_spares &= spare
+        if c.signal not in HOST_LOSSES:
+            attribute(d, task, worker.id, c.reason, c.failure or c.signal, lost)
         placement = task.placements.get(worker.id)
         if c.host_in_doubt and placement is not None:
             gone.doubtful_hosts.add(placement.agent)
@@ -139,8 +145,10 @@ class Departures:
         gone.left.append(c)
         gone.facts.append(_record_leaving(self._d, task, c, finished=False))
 
-    def exit(self, task: Task, worker: str, reason: str, exited: str) -> None:
+    def exit(self, task: Task, worker: str, reason: str, how: str, exited: str) -> None:
         """Note the exit of a process whose worker had not joined, or was lost before."""
+        if worker not in self._d.state.workers:
+            attribute(self._d, task, worker, reason, how, exited)
         gone = self._of(task)
         gone.exited.setdefault(reason, []).append(worker)
         gone.facts.append(exited)

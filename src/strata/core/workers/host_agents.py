@@ -216,7 +216,8 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
         place_waiting(d, change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1))
     elif worker is None or not worker.done:
         when = "before it joined" if worker is None else "before the task was done"
-        departures.exit(task, c.worker, f"its process ended with {how} {when}", exited)
+        reason = f"its process ended with {how} {when}"
+        departures.exit(task, c.worker, reason, how, exited)
 
 
 def _is_new(d: Decision, task: Task, c: ReportExit) -> bool:

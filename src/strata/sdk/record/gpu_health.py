@@ -1,9 +1,10 @@
 """The health of NVIDIA GPUs, read through NVML.
 
 Each figure is asked for alone: a driver, a GPU model, a partitioned GPU or missing permissions may
-refuse any of them, and such a figure is None. Counters of bytes become throughput by comparing two
-readings. Where the driver has no counter of PCIe bytes, it measures the throughput itself over
-20 ms for each direction, so readings belong in a thread.
+refuse any of them, and such a figure is None. PCIe throughput is measured by the driver, which
+takes 20 ms for each direction, so it is only read when asked for, in a thread; the counters of PCIe
+bytes have 32 bits and overflow within a second. NVLink throughput follows from two readings of its
+64-bit counters.
 
 Xid errors are events that the driver keeps for a set that was registered before they happened;
 each reading takes those that wait.
@@ -44,12 +45,10 @@ _FIELD_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 _MEMORY_TEMPERATURE = (pynvml.NVML_FI_DEV_MEMORY_TEMP, 0)
 _BYTE_COUNTERS = {
-    "pcie_tx_bytes_per_s": (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0, 1),
-    "pcie_rx_bytes_per_s": (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0, 1),
-    "nvlink_tx_bytes_per_s": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS, KIB),
-    "nvlink_rx_bytes_per_s": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS, KIB),
+    "nvlink_tx_bytes_per_s": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+    "nvlink_rx_bytes_per_s": (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
 }
-"""NVML field, scope and unit of the counter that each throughput follows from."""
+"""NVML field and scope of the counter, in KiB, that each throughput follows from."""
 
 _PCIE_DIRECTIONS = {
     "pcie_tx_bytes_per_s": pynvml.NVML_PCIE_UTIL_TX_BYTES,
@@ -72,10 +71,13 @@ class GpuProbe:
         self._cards = [card for card in self._cards if card.handle is not None]
         self._xids = XidEvents([card.handle for card in self._cards])
 
-    def read(self) -> list[GpuHealth]:
-        """The health of each GPU."""
+    def read(self, pcie_throughput: bool = True) -> list[GpuHealth]:
+        """The health of each GPU; its PCIe throughput takes 40 ms for each."""
         self._xids.take()
-        return [card.read(*self._xids.of(number)) for number, card in enumerate(self._cards)]
+        return [
+            card.read(*self._xids.of(number), pcie_throughput)
+            for number, card in enumerate(self._cards)
+        ]
 
 
 class _Card:
@@ -87,7 +89,9 @@ class _Card:
         self._name = text(_asked(pynvml.nvmlDeviceGetName, self.handle) or "")
         self._counted: dict[str, tuple[int, int]] = {}
 
-    def read(self, xid_errors: int | None, last_xid: int | None) -> GpuHealth:
+    def read(
+        self, xid_errors: int | None, last_xid: int | None, pcie_throughput: bool
+    ) -> GpuHealth:
         handle = self.handle
         memory = _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
         use = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle)
@@ -114,7 +118,8 @@ class _Card:
             last_xid=last_xid,
             pcie_replays=_asked(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
             nvlink_errors=self._link_errors(),
-            **self._throughput(fields),
+            **(self._pcie_throughput() if pcie_throughput else {}),
+            **self._link_throughput(fields),
         )
 
     def _is_lost(self) -> bool:
@@ -134,7 +139,7 @@ class _Card:
     def _fields(self) -> dict[tuple[int, int], int | float]:
         """The fields of the tables above that the driver reports, by field and scope."""
         wanted = [_MEMORY_TEMPERATURE]
-        wanted += [(field, scope) for field, scope, _ in _BYTE_COUNTERS.values()]
+        wanted += _BYTE_COUNTERS.values()
         read = _asked(pynvml.nvmlDeviceGetFieldValues, self.handle, wanted)
         return {
             name: getattr(each.value, _FIELD_VALUES[each.valueType])
@@ -142,23 +147,28 @@ class _Card:
             if each.nvmlReturn == pynvml.NVML_SUCCESS and each.valueType < len(_FIELD_VALUES)
         }
 
-    def _throughput(self, fields: dict[tuple[int, int], int | float]) -> dict[str, float | None]:
+    def _pcie_throughput(self) -> dict[str, float | None]:
+        """Bytes per second, measured by the driver."""
+        found: dict[str, float | None] = {}
+        for name, direction in _PCIE_DIRECTIONS.items():
+            kib = _asked(pynvml.nvmlDeviceGetPcieThroughput, self.handle, direction)
+            found[name] = None if kib is None else float(kib * KIB)
+        return found
+
+    def _link_throughput(
+        self, fields: dict[tuple[int, int], int | float]
+    ) -> dict[str, float | None]:
         """Bytes per second since the reading before."""
         found: dict[str, float | None] = {}
         now_ns = time.monotonic_ns()
-        for name, (field, scope, unit) in _BYTE_COUNTERS.items():
-            count = fields.get((field, scope))
-            if count is None and name in _PCIE_DIRECTIONS:
-                measured = _asked(
-                    pynvml.nvmlDeviceGetPcieThroughput, self.handle, _PCIE_DIRECTIONS[name]
-                )
-                found[name] = None if measured is None else float(measured * KIB)
-            elif count is not None:
-                before = self._counted.get(name)
-                self._counted[name] = (now_ns, int(count))
-                found[name] = None
-                if before is not None and count >= before[1] and now_ns > before[0]:
-                    found[name] = (count - before[1]) * unit * 1e9 / (now_ns - before[0])
+        for name, field in _BYTE_COUNTERS.items():
+            count = fields.get(field)
+            if count is None:
+                continue
+            before = self._counted.get(name)
+            self._counted[name] = (now_ns, int(count))
+            if before is not None and count >= before[1] and now_ns > before[0]:
+                found[name] = (count - before[1]) * KIB * 1e9 / (now_ns - before[0])
         return found
 
     def _link_errors(self) -> int | None:

@@ -1,8 +1,9 @@
 """Decides when the health of this host is due: at an interval, and when an alarming figure changed.
 
 One process of a host reports it: its agent, or on a host without an agent the worker that holds a
-lock file; when that worker ends, another one takes the lock. A look costs 0.6 ms, and 1 to 2 ms
-per GPU; it is taken every `LOOK_S`.
+lock file; when that worker ends, another one takes the lock. A look is taken every `LOOK_S` and
+costs 0.7 ms, and 1 ms per GPU (measured with an H200); each report waits 40 ms per GPU for the
+PCIe throughput, without using the CPU.
 """
 
 import fcntl
@@ -43,9 +44,10 @@ class HostReporter:
             return None
         if self._files is None or self._gpus is None:
             self._files, self._gpus = HostFiles(self._path), GpuProbe()
-        health = self._files.read(self._gpus.read())
+        is_due = now_s >= self._next_report_s
+        health = self._files.read(self._gpus.read(pcie_throughput=is_due))
         alarm = alarm_of(health)
-        if now_s < self._next_report_s and alarm == self._alarm:
+        if not is_due and alarm == self._alarm:
             return None
         self._next_report_s, self._alarm = now_s + self._interval_s, alarm
         return health

@@ -8,7 +8,6 @@ import { Chart, type Line } from "../../ui/chart";
 import { ErrorMessage } from "../../ui/placeholders";
 
 type Values = (number | null)[];
-type Show = (value: number | null | undefined) => string;
 
 const COLOURS = ["accent", "active", "saving", "waiting", "dim", "failed", "text", "faint"];
 const MB = 1e6;
@@ -57,16 +56,23 @@ export function chartsOf(history: HostHistory): { title: string; lines: Line[]; 
   return [...ofHost, ...ofGpus].filter(({ lines }) => lines.length > 0);
 }
 
-/** The newest value of the first line that has one. */
-function newest(lines: Line[]): number | null {
-  for (const { values } of lines) {
-    const last = values[values.length - 1];
-    if (last !== null && last !== undefined) return last;
-  }
-  return null;
+/** The newest value of each line; of many lines the lowest and the highest. */
+export function newest(lines: Line[]): string {
+  const values = lines.flatMap(({ values }) => values[values.length - 1] ?? []).map((value) => Math.round(value * 10) / 10);
+  if (values.length === 0) return UNRECORDED;
+  if (values.length <= 3) return values.map(figure).join(" · ");
+  return `${figure(Math.min(...values))} to ${figure(Math.max(...values))}`;
 }
 
-const shownValue: Show = (value) => (value === null || value === undefined ? UNRECORDED : figure(Math.round(value * 10) / 10));
+/** GPUs by the reasons of their reduced clocks: `sw_power_cap: 0, 1, 2`. */
+function throttled(host: Host): string {
+  const byReason = new Map<string, number[]>();
+  for (const gpu of host.health?.gpus ?? []) {
+    const reasons = gpu.throttle_reasons === null ? UNRECORDED : gpu.throttle_reasons.replaceAll(",", ", ") || "not reduced";
+    byReason.set(reasons, [...(byReason.get(reasons) ?? []), gpu.index]);
+  }
+  return [...byReason].map(([reasons, indexes]) => `${reasons} (GPU ${indexes.join(", ")})`).join("; ");
+}
 
 export function HostCharts({ host }: { host: Host }) {
   const timeline = useTimeline();
@@ -87,14 +93,14 @@ export function HostCharts({ host }: { host: Host }) {
       <h3 className="mb-4 text-dim">
         {host.id}{host.measured_at !== null && <>, measured {moment(host.measured_at)} by {host.reporter}</>}
         {host.health?.disk_total_bytes != null && <>, disk {bytes(host.health.disk_free_bytes)} of {bytes(host.health.disk_total_bytes)} free</>}
-        {host.health?.gpus.map((gpu) => <span key={gpu.index} className="block text-s">GPU {gpu.index}: {gpu.name}, clocks reduced by {gpu.throttle_reasons === null ? UNRECORDED : gpu.throttle_reasons.replaceAll(",", ", ") || "nothing"}</span>)}
+        {(host.health?.gpus.length ?? 0) > 0 && <span className="block text-s">{[...new Set(host.health?.gpus.map((gpu) => gpu.name))].join(", ")}; clocks: {throttled(host)}</span>}
       </h3>
       {charts.length === 0 && <p className="text-faint">The health of this host was not recorded.</p>}
       <div className="grid grid-cols-4 gap-8 max-lg:grid-cols-2 max-sm:grid-cols-1">
         {charts.map(({ title, lines, least }) => (
           <div key={title} className="min-w-0">
-            <h4 className="flex justify-between text-s text-dim">{title} <span className="text-text">{shownValue(newest(lines))}</span></h4>
-            <Chart label={`${title}, newest ${shownValue(newest(lines))}`} at={data.at} lines={lines} least={least} height={96} />
+            <h4 className="flex justify-between text-s text-dim">{title} <span className="text-text">{newest(lines)}</span></h4>
+            <Chart label={`${title}, newest ${newest(lines)}`} at={data.at} lines={lines} least={least} height={96} />
           </div>
         ))}
       </div>

@@ -26,9 +26,10 @@ function faultsOfGpu(gpu: GpuHealth): string[] {
   return faults.filter((fault) => typeof fault === "string");
 }
 
-/** Why the host was lost, and which faults its hardware has; empty without any. */
-export function faultsOf({ agent, health }: Host): string {
-  const faults = agent && !agent.up && agent.reason ? [agent.reason] : [];
+/** Why the host is excluded or was lost, and which faults its hardware has; empty without any. */
+export function faultsOf({ agent, excluded, health }: Host): string {
+  const faults = excluded ? [excluded] : [];
+  if (agent && !agent.up && agent.reason) faults.push(agent.reason);
   for (const gpu of health?.gpus ?? []) {
     const own = faultsOfGpu(gpu);
     if (own.length > 0) faults.push(`GPU ${gpu.index}: ${own.join(", ")}`);

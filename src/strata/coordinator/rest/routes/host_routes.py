@@ -1,9 +1,16 @@
-"""Endpoints of hosts: list them, now and at a past moment, and the history of their health."""
+"""Endpoints of hosts: list them, exclude and include them; their past and the history of their
+health."""
 
-from litestar import Response, get
+from litestar import Response, get, post
+from litestar.params import FromPath, JSONBody
 
-from strata.coordinator.rest.error_responses import READS, READS_ONE
-from strata.coordinator.rest.host_responses import HostResponse
+from strata.coordinator.rest.error_responses import READS, READS_ONE, WRITES
+from strata.coordinator.rest.host_responses import (
+    ExcludeHostRequest,
+    HostChangedResponse,
+    HostResponse,
+    IncludeHostRequest,
+)
 from strata.coordinator.rest.paging import (
     DEFAULT_LIMIT,
     HEADERS,
@@ -17,6 +24,7 @@ from strata.coordinator.rest.ports import TheApi
 from strata.coordinator.rest.routes.moment_routes import Moment, Named, moment_of
 from strata.coordinator.rest.views import host_views
 from strata.coordinator.rest.views.past_state import ThePast
+from strata.core.hosts.host_exclusion import ExcludeHost, IncludeHost
 from strata.timeline.answers import HostHistory
 
 
@@ -29,6 +37,24 @@ async def list_hosts(
         found = page(host_views.known_hosts(state), by_id, limit, cursor)
         shown = host_views.hosts(state, api.heartbeats, found.items)
         return paged(shown, found.total, found.next_cursor)
+
+
+@post("/hosts/{host_id:str}/exclude", status_code=200, responses=WRITES)
+async def exclude_host(
+    api: TheApi, host_id: FromPath[str], data: JSONBody[ExcludeHostRequest]
+) -> HostChangedResponse:
+    """Place no worker on a host from now on; running ones go on."""
+    await api.engine.submit(ExcludeHost(host=host_id, reason=data.reason))
+    return HostChangedResponse(host_id)
+
+
+@post("/hosts/{host_id:str}/include", status_code=200, responses=WRITES)
+async def include_host(
+    api: TheApi, host_id: FromPath[str], data: JSONBody[IncludeHostRequest]
+) -> HostChangedResponse:
+    """Place workers on an excluded host again."""
+    await api.engine.submit(IncludeHost(host=host_id, reason=data.reason))
+    return HostChangedResponse(host_id)
 
 
 @get("/timeline/hosts", responses=READS_ONE)
@@ -47,4 +73,4 @@ async def get_host_history(past: ThePast, host: Named, time_ms: Moment = None) -
     )
 
 
-ENDPOINTS = [list_hosts, list_hosts_then, get_host_history]
+ENDPOINTS = [list_hosts, exclude_host, include_host, list_hosts_then, get_host_history]

@@ -115,6 +115,15 @@ def _hosts(state: Cluster) -> Iterator[Attention]:
                 hint=f"start strata agent on that host again: {agent.slots} slots are missing",
             )
 
+    for host in state.hosts.values():
+        if host.excluded:
+            yield Attention(
+                severity="warning",
+                subject=f"host:{host.id}",
+                text=f"host {host.id} is excluded: {host.excluded}",
+                hint=f"when it is repaired: strata hosts include {host.id}",
+            )
+
 
 def _workers(state: Cluster, task: Task) -> Iterator[Attention]:
     concerned = dict.fromkeys([*task.members, *task.waiting, *task.placements])

@@ -51,6 +51,10 @@ def hosts(state: Cluster, heartbeats: Heartbeats, chosen: Iterable[Host]) -> lis
             reporter=host.reporter or None,
             measured_at=host.measured_ns // MS_NS or None,
             health=None if host.health is None else health_response(host.health),
+            excluded=host.excluded or None,
+            excluded_by=host.excluded_by or None,
+            excluded_at=host.excluded_ns // MS_NS or None,
+            failures=len(host.failures),
         )
         for host in chosen
     ]

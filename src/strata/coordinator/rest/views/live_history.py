@@ -35,6 +35,8 @@ NOTABLE = frozenset(
         "CheckpointFailed",
         "CoordinatorStarted",
         "GenerationChanged",
+        "HostExcluded",
+        "HostIncluded",
         "RecoveryChosen",
         "RolledBack",
         "TaskContinued",

@@ -35,7 +35,7 @@ from strata.core.datasets.training_loops import trained_steps
 from strata.core.events import Event, UnknownFact, position_id
 from strata.core.state import Agent, Cluster, Dataset, Worker, WorkerState
 from strata.core.task_state import Barrier, Checkpoint, CheckpointState, Feed, Task
-from strata.core.tasks.host_slots import free_slots
+from strata.core.tasks.host_slots import taken_slots
 from strata.core.tasks.task_queue import Queue
 from strata.core.workers.heartbeats import ResourceMetrics
 from strata.errors import NotFound
@@ -374,13 +374,13 @@ def _done(state: Cluster, known: Task, feed: Feed) -> Iterator[float]:
 
 def agents(state: Cluster, heartbeats: Heartbeats, chosen: Iterable[Agent]) -> list[AgentResponse]:
     """Agents with the number of their used slots and the time of their last heartbeat."""
-    free = free_slots(state)
+    taken = taken_slots(state)
     return [
         AgentResponse(
             id=agent.id,
             hostname=agent.hostname,
             slots=agent.slots,
-            slots_used=agent.slots - free[agent.id] if agent.up else 0,
+            slots_used=min(taken[agent.id], agent.slots) if agent.up else 0,
             up=agent.up,
             reason=agent.reason,
             incarnation=agent.incarnation,

@@ -1,0 +1,82 @@
+"""A host on which scripts fail is excluded, and tasks run elsewhere: a real coordinator, two real
+agents, real processes. A person includes the host again."""
+
+import subprocess
+
+import pytest
+
+from tests.agent.harness import TRAIN, Agent, Api, environment, until
+from tests.coordinator.process import STRATA, process
+
+# Fails on the agent `bad` as if its hardware were broken, and trains on any other.
+TRAIN_OR_FAIL = (
+    """
+import os, signal, sys
+if os.environ.get("HOST_OF_TEST") == "bad":
+    os.kill(os.getpid(), signal.SIGBUS)
+"""
+    + TRAIN
+)
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    with process(tmp_path, heartbeat_interval_s=0.2, exclude_after_scripts=2) as started:
+        yield started
+
+
+@pytest.fixture
+def api(coordinator):
+    return Api(coordinator)
+
+
+@pytest.fixture
+def hosts(tmp_path, coordinator):
+    """The agents `bad` and `good`; `bad` has the most slots, so tasks go there first."""
+    started = [
+        Agent(tmp_path, coordinator.address, 4, "bad", HOST_OF_TEST="bad"),
+        Agent(tmp_path, coordinator.address, 2, "good"),
+    ]
+    yield started
+    for agent in started:
+        agent.close()
+
+
+def run(coordinator, *words):
+    command = [*STRATA, "hosts", *words, "--url", coordinator.http_url]
+    return subprocess.run(command, capture_output=True, text=True, env=environment())
+
+
+def host(api, name):
+    return next(each for each in api.get("/hosts") if each["id"] == name)
+
+
+def test_host_is_excluded_after_failures_and_the_tasks_run_elsewhere(
+    api, coordinator, hosts, tmp_path
+):
+    until(lambda: len(api.get("/hosts")) == 2, "both agents")
+    tasks = []
+    for name in ("one", "two"):
+        script = tmp_path / f"{name}.py"
+        script.write_text(TRAIN_OR_FAIL, "utf-8")
+        tasks.append(api.submit(script, 1, config={"steps": 3}, max_restarts=5))
+    assert api.reaches(tasks[1], "completed")["committed_steps"] == 3
+    bad = host(api, "bad")
+    assert bad["excluded_by"] == "failures"
+    assert "2 different scripts failed here and on no other host" in bad["excluded"]
+    placed = api.get("/timeline/facts", kinds="TaskPlaced", limit=1)[0]["fields"]["placements"]
+    assert {each["agent"] for each in placed.values()} == {"good"}
+    assert host(api, "good")["failures"] == 0
+
+    waiting = api.submit(tmp_path / "two.py", 3)
+    until(lambda: "excluded is host bad" in api.task(waiting)["reason"], "the reason")
+    listed = run(coordinator).stdout
+    assert "⊘ excluded" in listed
+    assert run(coordinator, "exclude", "good").returncode == 2, "no reason was given"
+    excluded = run(coordinator, "exclude", "good", "--reason", "its fan is replaced")
+    assert excluded.stdout == "good is excluded\n"
+    assert host(api, "good")["excluded_by"] == "person"
+    assert run(coordinator, "include", "bad").stdout == "bad is included\n"
+    api.reaches(waiting, "starting", "running", "recovering", "failed")
+    assert host(api, "bad")["excluded"] is None
+    assert run(coordinator, "include", "nowhere").returncode != 0

@@ -83,10 +83,10 @@ class Training:
         self.task = self.submit("noise")
         until(lambda: self.steps() > 25, START_S)
 
-    def submit(self, name, workers=WORKERS, **config):
+    def submit(self, name, workers=WORKERS, script=TRAINEE, **config):
         body = {
             "name": name,
-            "entry": str(TRAINEE),
+            "entry": str(script),
             "worker_count": workers,
             "config": config,
             "env": {"PWD": str(self.folder), "PYTHONPATH": os.pathsep.join(sys.path)},

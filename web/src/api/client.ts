@@ -53,12 +53,13 @@ export class ApiError extends Error {
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
 
-/** A query string without the parameters that have no value. */
+/** A query string without the parameters that have no value; a list is a parameter that repeats. */
 function queryText(query: object): string {
   const given = Object.entries(query).filter(
     ([, value]) => value !== undefined && value !== null && value !== "" && value !== false,
   );
-  return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  const pairs = given.flatMap(([name, value]) => [value].flat().map((each) => [name, String(each)]));
+  return new URLSearchParams(pairs).toString();
 }
 
 /** The address of an endpoint: for downloads, event streams and `curl`. */

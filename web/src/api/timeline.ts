@@ -17,6 +17,13 @@ export type WhyAnswer = Schemas["WhyAnswer"];
 export type Question = Schemas["QuestionAnswer"];
 export type HostHistory = Schemas["HostHistory"];
 export type RecordedUsage = Schemas["UsageAnswer"];
+export type Curve = Schemas["CurveAnswer"];
+export type CurveAxis = Schemas["PointsAnswer"]["x"];
+export type CurveSettings = Required<Schemas["SettingsAnswer"]>;
+export type Media = Required<Schemas["MediaItem"]>;
+/** The numbers of values between edges; `not_finite` values are in no bin. */
+type HistogramAnswer = { edges: number[]; counts: number[]; not_finite?: number };
+type PointsQuery = { task: string; name: string[]; x: CurveAxis; points: number; from?: number; to?: number; worker?: string };
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
 type EventFilters = { node?: string; kind?: string; task?: string; subject?: string; limit: number };
@@ -69,6 +76,24 @@ export function timelineOf(run: string) {
       bodyOf(api.GET("/api/timeline/host-health", { params: { query: { host, time_ms, run } }, signal })),
     seek: (query: { predicate: string; from_ms: number; direction: "next" | "previous" }, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/seek", { params: { query: { ...query, run } }, signal })),
+    curves: (task: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/curves", { params: { query: { task, run } }, signal })),
+    curvePoints: (query: PointsQuery, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/curves/points", { params: { query: { ...query, run } }, signal })),
+    curveMarkers: (task: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/curves/markers", { params: { query: { task, run } }, signal })),
+    curveSettings: (task: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/curves/settings", { params: { query: { task, run } }, signal })),
+    media: async (query: { task: string; limit: number; cursor?: string }, signal?: Signal) => {
+      const page = await pageOf(api.GET("/api/timeline/media", { params: { query: { ...query, run } }, signal }));
+      return { ...page, items: page.items as Media[] };
+    },
+    mediaText: (ref: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/media/{ref}", { params: { path: { ref }, query: { run } }, pathSerializer, parseAs: "text", signal })),
+    /** A histogram is the JSON of a `HistogramAnswer`; the API description has only its bytes. */
+    mediaHistogram: async (ref: string, signal?: Signal) =>
+      (await bodyOf(api.GET("/api/timeline/media/{ref}", { params: { path: { ref }, query: { run } }, pathSerializer, parseAs: "json", signal }))) as unknown as HistogramAnswer,
+    mediaAddress: (ref: string) => address(`/timeline/media/${encodeURI(ref)}`, { run }),
     exportAddress: (format: "perfetto" | "jsonl" | "parquet", range: Range) =>
       address("/timeline/export", { format, ...range, run }),
   };

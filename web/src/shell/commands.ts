@@ -5,12 +5,12 @@ import { setTheme, THEMES } from "../state/theme";
 import { change, go } from "../state/url";
 import { openDemo } from "./demo";
 import type { Command } from "./command-search";
-import { VIEWS } from "./views";
+import { keyOfView, VIEWS } from "./views";
 
 export const SHORTCUTS: readonly (readonly [keys: string, text: string])[] = [
   ["Ctrl K", "find a view, task, worker or action"],
   ["/", "search in this view"],
-  ["1 … 9", "go to a view"],
+  ["1 … 9, 0", "go to a view"],
   ["L", "live"],
   ["?", "this help"],
   ["← → or A D", "timeline: earlier, later"],
@@ -27,7 +27,7 @@ export function commands(): Command[] {
     ...VIEWS.map(({ name, title }, index) => ({
       title,
       group: "View",
-      keys: String(index + 1),
+      keys: keyOfView(index),
       run: () => go([name]),
     })),
     { title: "Live", group: "Time", keys: "L", run: goLive },

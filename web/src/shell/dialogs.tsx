@@ -7,12 +7,12 @@ import { Glossary } from "../ui/term";
 import { Modal } from "../ui/modal";
 import { SHORTCUTS } from "./commands";
 import { Palette } from "./palette";
-import { VIEWS } from "./views";
+import { keyOfView, VIEWS } from "./views";
 
 export function Dialogs() {
   const [open, setOpen] = useState<"palette" | "help" | null>(null);
   const [word, setWord] = useParam("glossary");
-  const toView = Object.fromEntries(VIEWS.map(({ name }, index) => [String(index + 1), () => go([name])]));
+  const toView = Object.fromEntries(VIEWS.map(({ name }, index) => [keyOfView(index), () => go([name])]));
   useKeys({
     "mod+k": () => setOpen("palette"),
     "?": () => setOpen("help"),

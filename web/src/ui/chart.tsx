@@ -28,7 +28,7 @@ const FONT = '11px "Inter", system-ui, sans-serif';
 const SHARED = uPlot.sync("time");
 
 /** Times of day for the axis; with seconds when ticks are less than a minute apart. */
-function timeLabels(at: readonly number[]): string[] {
+export function timeLabels(at: readonly number[]): string[] {
   const close = at.length > 1 && at[1]! - at[0]! < 60_000;
   return at.map((each) => (close ? clock(each) : clock(each).slice(0, 5)));
 }

@@ -1,4 +1,4 @@
-/** Overview: problems, metrics, tasks, log and latest events. */
+/** Overview: problems, the loss of the newest task, metrics, tasks, log and latest events. */
 import { openDemo } from "../../shell/demo";
 import { useCluster } from "../../state/cluster";
 import { Button } from "../../ui/controls";
@@ -8,6 +8,7 @@ import { AttentionList } from "./attention";
 import { Figures } from "./figures";
 import { LatestEvents } from "./latest-events";
 import { LatestLog } from "./latest-log";
+import { Learning } from "./learning";
 import { TaskList } from "./task-list";
 import { WorkerStates } from "./worker-states";
 
@@ -25,6 +26,7 @@ export default function Overview() {
     <Page title="Overview">
       <Scroll label="Overview">
         <AttentionList items={cluster.attention} />
+        <Learning tasks={cluster.tasks} />
         <Figures metrics={cluster.metrics} />
         <div className="mt-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
           <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in total`}>

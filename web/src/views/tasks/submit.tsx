@@ -75,11 +75,7 @@ function TaskForm({ initial }: { initial: Form }) {
         {text("min_workers", "Minimum workers", "0: set by the loss policy", { type: "number" })}
         {text("spares", "Spare workers", "", { type: "number" })}
       </div>
-      <div className="grid grid-cols-3 gap-4">
-        {choice("dataset_id", "Dataset", [["", "none"], ...datasets.map((each) => [each, each] as const)])}
-        {text("epochs", "Epochs", "0: as in the script", { type: "number" })}
-        {text("max_steps", "Steps at most", "0: as in the script", { type: "number" })}
-      </div>
+      {choice("dataset_id", "Dataset", [["", "none"], ...datasets.map((each) => [each, each] as const)])}
       <div className="grid grid-cols-2 gap-4 max-sm:grid-cols-1">
         {choice("policy", "Loss policy", [["", `default: ${form.entry.trim() ? "replace the worker" : "continue with fewer workers"}`], ...POLICIES])}
         {choice("model_state", "State layout", MODEL_STATES)}

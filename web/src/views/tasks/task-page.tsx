@@ -13,7 +13,9 @@ import { Mark } from "../../ui/state-mark";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/log-lines";
 import { Lineage } from "./lineage";
-import { Elapsed, progressOf, statusOf, workersOf, workerState } from "./task-cells";
+import { Elapsed, hasEnded, progressOf, statusOf, workersOf, workerState } from "./task-cells";
+import { LoggedMedia } from "../curves/logged-media";
+import { TaskCurves } from "../curves/task-curves";
 import { HistoryList } from "../timeline/history";
 import { Actions } from "./actions";
 import { taskQuery } from "./task-query";
@@ -82,6 +84,8 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
       </dl>
       {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" || detail?.waiting_for ? "Waiting: " : "Status: "}</span>{reason}</p>}
       <Lineage task={task} />
+      <TaskCurves task={task} />
+      <LoggedMedia task={task.id} running={detail !== undefined && !hasEnded(task)} />
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <Workers task={task} />
         {detail && <Request detail={detail} />}

@@ -84,6 +84,8 @@ export function timelineOf(run: string) {
       bodyOf(api.GET("/api/timeline/curves/markers", { params: { query: { task, run } }, signal })),
     curveSettings: (task: string, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/curves/settings", { params: { query: { task, run } }, signal })),
+    goodput: (task: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/goodput", { params: { query: { task, run } }, signal })),
     media: async (query: { task: string; limit: number; cursor?: string }, signal?: Signal) => {
       const page = await pageOf(api.GET("/api/timeline/media", { params: { query: { ...query, run } }, signal }));
       return { ...page, items: page.items as Media[] };

@@ -88,7 +88,7 @@ export function useComparedPoints({ runs, wanted, axis, window, live }: Wanted):
   const points = useKept(runs.map(({ task, run }) => `${task}@${run} ${axis}`), queries.map(({ data }) => data)).map((data) => data ?? NONE);
   return {
     // oxlint-disable-next-line react/exhaustive-deps
-    points: useMemo(() => points, points),
+    points: useMemo(() => points, [runs, ...points]),
     errors: queries.map(({ error }) => error),
   };
 }

@@ -76,7 +76,6 @@ export function CurveChart(props: CurveChartProps) {
   useEffect(() => plot.current?.setData(data), [data, window?.from, window?.to, range?.from, range?.to]);
   useEffect(() => plot.current?.redraw(false), [cursor, curves]);
 
-  const first = curves[0]?.points ?? NO_POINTS;
   const placed = useMemo(() => curves.flatMap((curve, index) => placedMarkers(curve, index, window)), [curves, window]);
   const shown = window ?? range;
   const inSight = useMemo(() => curves.map((curve) => ({ ...curve, points: within(curve.points, window) })), [curves, window]);
@@ -92,7 +91,7 @@ export function CurveChart(props: CurveChartProps) {
     act();
   };
   const Heading = `h${level}` as const;
-  const at = point ?? first.x[nearest(first.x, shown?.to ?? 0)] ?? 0;
+  const at = point ?? inSight[0]?.points.x.at(-1) ?? 0;
   return (
     <div className="min-w-0" role="group" aria-label={name}>
       <div className="flex items-baseline gap-2">

@@ -7,10 +7,12 @@ const settings = (config: CurveSettings["config"], given: Partial<CurveSettings>
 const curve = (name: string, last: number | null, last_step = 9): Curve =>
   ({ name, source: "logged", unit: "", points: 10, first_step: 0, last_step, last, min: last && last - 1, max: last, not_finite: 0, workers: 1 });
 
+const rate = (last_step: number): Curve => ({ ...curve("steps/s", 5, last_step), source: "derived" });
+
 it("has a row for each setting and metric, and knows which of them differ", () => {
   const rows = comparisonRows([
-    { settings: settings({ lr: 0.1, seed: 7 }), curves: [curve("loss", 0.5), curve("lr", 0.1)] },
-    { settings: settings({ lr: 0.2, seed: 7 }, { parent: "a", forked_step: 40 }), curves: [curve("loss", 0.25, 99)] },
+    { settings: settings({ lr: 0.1, seed: 7 }), curves: [curve("loss", 0.5), curve("lr", 0.1), rate(9)] },
+    { settings: settings({ lr: 0.2, seed: 7 }, { parent: "a", forked_step: 40 }), curves: [curve("loss", 0.25, 100), rate(99)] },
   ]);
   const differing = rows.filter(({ differs }) => differs).map(({ group, name, values }) => [group, name, ...values]);
   expect(differing).toEqual([

@@ -38,6 +38,12 @@ function finalText(curve: Curve | undefined): string | null {
   return curve.min === null ? last : `${last} (${exact(curve.min)} to ${exact(curve.max)})`;
 }
 
+/** The number of steps that are recorded; what was logged outside of steps does not count. */
+function stepsOf(curves: readonly Curve[]): string | null {
+  const last = curves.filter(({ source }) => source === "derived").map(({ last_step }) => last_step);
+  return last.length > 0 ? count(Math.max(...last) + 1) : null;
+}
+
 export function comparisonRows(runs: readonly Compared[]): Row[] {
   const settings = runs.map((run) => run.settings);
   const known = settings.filter((each) => each !== undefined);
@@ -50,7 +56,7 @@ export function comparisonRows(runs: readonly Compared[]): Row[] {
     row("Run", "state", each(({ state }) => state || null)),
     row("Run", "submitted", each(({ submitted_ms }) => (submitted_ms === null ? null : moment(submitted_ms)))),
     row("Run", "fork of", each(({ parent, forked_step }) => (parent ? `${parent} at step ${count(forked_step)}` : null))),
-    row("Run", "steps", runs.map(({ curves }) => (curves && curves.length > 0 ? count(Math.max(...curves.map(({ last_step }) => last_step)) + 1) : null))),
+    row("Run", "steps", runs.map(({ curves }) => stepsOf(curves ?? []))),
     ...namesOf(configs).map((name) => row("Config", name, each((given) => {
       const all = { ...given.config, ...given.logged };
       return name in all ? textOf(all[name]) + change(given, name) : null;

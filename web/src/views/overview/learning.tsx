@@ -1,10 +1,11 @@
-/** The task that runs, or the newest one: is it learning, and how fast. */
+/** The task that runs, or the newest one: is it learning, how fast, and what did it cost. */
+import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import type { Curve } from "../../api/timeline";
 import type { Task } from "../../api/types";
 import { exact, inOrder, NO_POINTS } from "../../lib/curves";
-import { count, figure } from "../../lib/format";
-import { moveCursor, useCursor } from "../../state/cluster";
+import { count, duration, figure, percent, UNRECORDED } from "../../lib/format";
+import { moveCursor, useCursor, useTimeline } from "../../state/cluster";
 import { useCurvePoints, useCurves, useMarkers } from "../../state/curves";
 import { hrefTo } from "../../state/url";
 import { CurveChart } from "../../ui/curve-chart";
@@ -14,7 +15,8 @@ import { showWindow, useCurveLook } from "../curves/curve-controls";
 import { useVisibleCharts, Watched } from "../curves/visible-charts";
 import { hasEnded, progressOf, statusOf } from "../tasks/task-cells";
 
-const HEIGHT_PX = 150;
+const HEIGHT_PX = 190;
+const GOODPUT_MS = 5000;
 const RATES = ["steps/s", "samples/s", "tokens/s"];
 
 /** The task that the overview shows: the newest that runs, else the newest that made a step, else the newest. */
@@ -46,8 +48,30 @@ function TaskLearning({ task }: { task: Task }) {
         {RATES.map((name) => data?.curves.find((each) => each.name === name)).filter((each) => each !== undefined).map((each) => (
           <Fact key={each.name} name={each.name}>{each.last !== null && each.last >= 1000 ? count(each.last) : figure(each.last)}</Fact>
         ))}
+        <Cost task={task.id} running={running} />
       </dl>
     </section>
+  );
+}
+
+/** What share of the workers' time was productive, what most of the rest was spent on, and what it cost. */
+function Cost({ task, running }: { task: string; running: boolean }) {
+  const timeline = useTimeline();
+  const { data, error } = useQuery({
+    queryKey: ["goodput", task],
+    queryFn: ({ signal }) => timeline.goodput(task, signal),
+    refetchInterval: running ? GOODPUT_MS : false,
+    retry: false,
+  });
+  if (!data) return error ? <Fact name="Goodput">{UNRECORDED}</Fact> : null;
+  const worst = data.classes.filter(({ name }) => name !== "productive").toSorted((a, b) => b.seconds - a.seconds)[0];
+  const money = (cost: number | null | undefined) => (cost === null || cost === undefined ? UNRECORDED : `${data.currency}${cost.toFixed(2)}`);
+  return (
+    <>
+      <Fact name="Goodput">{data.total_s > 0 ? percent(data.goodput * 100) : UNRECORDED}</Fact>
+      {worst && worst.seconds > 0 && <Fact name="Most time lost">{worst.label}, {duration(worst.seconds * 1000)}</Fact>}
+      {data.price && <Fact name="Cost">{money(data.cost)}, of it {money(data.lost_cost)} lost</Fact>}
+    </>
   );
 }
 

@@ -1,1 +1,0 @@
-import{$ as e,b as t,jt as n,p as r}from"./index-B2FFyvfy.js";var i=n();function a({at:n,ago:a=!1}){let o=r(n,e());return(0,i.jsx)(`time`,{title:t(n),children:a&&o!==`now`?`${o} ago`:o})}export{a as t};

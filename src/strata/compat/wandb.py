@@ -7,16 +7,24 @@
 
 `init` uses the run that `strata.join()` has opened in this process, else joins one. Inside the
 block of `run.step()` values belong to that step, as with `step.log`. Elsewhere they are counted as
-W&B counts them: each `log` is a step, unless `commit=False` or `step=` says otherwise. Numbers,
-images, texts and histograms are recorded; nested names are joined by `/`. Anything else is an
-error, because a value that is accepted and not recorded would be lost without a word.
+W&B counts them: each `log` is a step, unless `commit=False` or `step=` says otherwise; unlike
+there, a lower step is recorded too. Numbers, images, texts, tables and histograms are recorded at
+once; nested names are joined by `/`. Anything else is an error, because a value that is accepted
+and not recorded would be lost without a word. `mode="disabled"` records nothing, as the script
+asks.
 """
 
 import logging
+import secrets
+import string
 from collections.abc import Mapping
-from typing import Any, SupportsFloat, cast
+from types import SimpleNamespace
+from typing import Any
 
-import strata
+from strata.compat.loggable_values import Table, loggable
+from strata.compat.loggable_values import histogram as Histogram
+from strata.compat.loggable_values import image as Image
+from strata.compat.run_values import Config, Summary, mapping_of
 from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.record.logged_media import Loggable, Media
 from strata.sdk.run import Run, join, open_run
@@ -25,70 +33,41 @@ _warnings = logging.getLogger(__name__)
 
 WITHOUT_EFFECT = frozenset(
     {"entity", "project", "group", "job_type", "tags", "notes", "dir", "id", "resume", "reinit"}
-    | {"settings", "save_code", "monitor_gym", "sync_tensorboard", "anonymous", "force", "magic"}
+    | {"settings", "save_code", "anonymous", "force", "magic", "allow_val_change"}
 )
-OFFERED = "init, log, config, run, finish, define_metric, watch, Image and Histogram"
-
-
-class Config(dict[str, Any]):
-    """`wandb.config`: values by key or by attribute; each change is recorded."""
-
-    def __init__(self, owner: "WandbRun | None" = None) -> None:
-        super().__init__()
-        self.__dict__["_owner"] = owner
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the configuration has no {name!r}") from None
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self.update({name: value})
-
-    def __setitem__(self, name: str, value: object) -> None:
-        self.update({name: value})
-
-    def update(self, *given: Any, allow_val_change: bool = True, **named: Any) -> None:
-        """Add values, and record them."""
-        super().update(*given, **named)
-        if (owner := self.__dict__["_owner"]) is not None:
-            owner.recording.log_config(self)
-
-
-class Summary(dict[str, Any]):
-    """`run.summary`: the last value of each metric; values that are set are recorded."""
-
-    def __init__(self, owner: "WandbRun") -> None:
-        super().__init__()
-        self._owner = owner
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._owner.log({name: value}, commit=False)
-        self._owner.flush()
-
-    def update(self, *given: Any, **named: Any) -> None:
-        """Set values."""
-        for name, value in dict(*given, **named).items():
-            self[name] = value
-
-    def note(self, values: Mapping[str, Any]) -> None:
-        """Keep the last values that were logged."""
-        super().update(values)
+OTHER_RECORDS = ("sync_tensorboard", "monitor_gym")
+MODES = (None, "online", "offline", "shared", "disabled")
+OFFERED = (
+    "init, log, config, summary, run, finish, define_metric, watch, login, Settings, alert, Image, "
+    "Histogram and Table"
+)
+HINT = "Use strata.Image, strata.Text and strata.Histogram for media, run.save() for checkpoints"
 
 
 class WandbRun:
-    """`wandb.run`: a run of Strata with the methods of W&B's."""
+    """`wandb.run`: a run of Strata with the methods of W&B's; it records nothing if disabled."""
 
-    def __init__(self, recording: Run, *, owned: bool, name: str) -> None:
-        self.recording = recording
-        self.name = name or recording.task_id
-        self.id = recording.task_id
-        self.config = Config(self)
-        self.summary = Summary(self)
+    def __init__(self, recording: Run | None, *, owned: bool, name: str) -> None:
+        self._recording = recording
+        self.id = recording.task_id if recording is not None else "disabled"
+        self.name = name or self.id
+        self.project = self.entity = self.group = self.notes = ""
+        self.tags: tuple[str, ...] = ()
+        self.url: str | None = None
+        self.config = Config(self._record_config)
+        self.summary = Summary(self._record)
+        self.disabled = recording is None
         self._owned = owned
         self._step = 0
-        self._pending: dict[str, Loggable] = {}
+
+    @property
+    def recording(self) -> Run:
+        """The run of Strata."""
+        if self._recording is None:
+            raise NotAllowedNow(
+                "wandb.init(mode='disabled') opened no run of Strata", hint="leave `mode` out"
+            )
+        return self._recording
 
     @property
     def step(self) -> int:
@@ -103,47 +82,59 @@ class WandbRun:
         sync: bool | None = None,
     ) -> None:
         """Record values: of the open `run.step()`, else of a step as W&B counts them."""
-        values = dict(_loggable(data, ""))
-        self.summary.note(
-            {key: value for key, value in values.items() if not isinstance(value, Media)}
-        )
-        if (present := self.recording.present_step) is not None:
-            present.log(values)
-            return
-        if step is not None and step < self._step:
-            raise InvalidArgument(
-                f"step {step} is logged after step {self._step}",
-                hint="steps of wandb.log must not decrease",
-            )
-        if step is not None and step > self._step:
-            self.flush()
+        within = self._recording is not None and self._recording.present_step is not None
+        lower = step is not None and step < self._step
+        if step is not None and not lower:
             self._step = step
-        self._pending |= values
-        if commit or (commit is None and step is None):
-            self.flush()
+        values = self._record(data, step if lower else None)
+        for name, value in values.items():
+            if not isinstance(value, Media):
+                self.summary.note(name, value)
+        if not within and (commit or (commit is None and step is None)):
             self._step += 1
 
-    def flush(self) -> None:
-        """Record what was logged without `commit`."""
-        if self._pending:
-            values, self._pending = self._pending, {}
-            self.recording.log_at(self._step, values)
+    def _record(self, data: Mapping[str, Any], step: int | None = None) -> dict[str, Loggable]:
+        values = dict(loggable(data))
+        if self._recording is None:
+            return values
+        if (present := self._recording.present_step) is not None:
+            present.log(values)
+        elif values:
+            self._recording.log_at(self._step if step is None else step, values)
+        return values
 
-    def define_metric(self, *_: object, **__: object) -> None:
-        """Accepted; every metric can be shown over steps, time, samples or tokens."""
+    def _record_config(self, config: Mapping[str, Any]) -> None:
+        if self._recording is not None:
+            self._recording.log_config(config)
+
+    def define_metric(
+        self, name: str, step_metric: Any = None, summary: str | None = None, **_: object
+    ) -> None:
+        """Set what the summary keeps; every metric can be shown over steps, time, samples or
+        tokens."""
+        if summary is not None:
+            self.summary.define(name, summary)
 
     def watch(self, *_: object, **__: object) -> None:
         """Accepted; gradients and parameters are not recorded, and a warning says so."""
         _warnings.warning("wandb.watch records nothing: log strata.Histogram(gradient) instead")
 
+    def unwatch(self, *_: object) -> None:
+        """Accepted; nothing was watched."""
+
+    def alert(self, title: str, text: str = "", **_: object) -> None:
+        """Record a text, and log it as a warning."""
+        self._record({"alert": f"{title}\n{text}"})
+        _warnings.warning("%s: %s", title, text)
+
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Record the rest; leave the run if `init` has joined it."""
+        """Leave the run, if `init` has joined it."""
         global run, config
-        self.flush()
         if self._owned:
             failed = bool(exit_code)
             self.recording.leave("failed" if failed else "done", f"exit code {exit_code}" * failed)
-        run, config = None, Config()
+        if run is self:
+            run, config = None, Config()
 
     def __enter__(self) -> "WandbRun":
         return self
@@ -151,38 +142,57 @@ class WandbRun:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.finish(1 if kind is not None else 0)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a run of strata.compat.wandb has no {name!r}. {HINT}")
+
 
 run: WandbRun | None = None
 config = Config()
+util = SimpleNamespace(
+    generate_id=lambda length=8: "".join(
+        secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length)
+    )
+)
 
 
 def init(
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
     name: str | None = None,
     mode: str | None = None,
-    **given: object,
+    **given: Any,
 ) -> WandbRun:
     """Start to record: in the open run of this process, else in one that is joined for it."""
-    if mode not in (None, "online", "offline", "shared"):
+    if mode not in MODES:
         raise InvalidArgument(
-            f"wandb.init(mode={mode!r}) would record nothing",
+            f"wandb.init has no mode {mode!r}",
             hint="leave `mode` out; Strata records on this machine",
         )
+    for other in OTHER_RECORDS:
+        if given.pop(other, None):
+            raise InvalidArgument(
+                f"wandb.init({other}=True) would record nothing",
+                hint="log the values with wandb.log or run.log",
+            )
     if unknown := given.keys() - WITHOUT_EFFECT:
         raise InvalidArgument(
             f"wandb.init has no argument {min(unknown)!r} here",
             hint=f"it takes config and name; without effect: {', '.join(sorted(WITHOUT_EFFECT))}",
         )
-    started = run or _begin(name or "")
-    if config:
-        started.config.update(config)
+    first = mapping_of(config)
+    started = run or _begin(name or "", disabled=mode == "disabled")
+    for known in ("project", "entity", "group", "notes"):
+        setattr(started, known, given.get(known) or getattr(started, known))
+    started.tags = tuple(given.get("tags") or started.tags)
+    if first:
+        started.config.update(first)
     return started
 
 
-def _begin(name: str) -> WandbRun:
+def _begin(name: str, *, disabled: bool) -> WandbRun:
     global run, config
-    opened = open_run()
-    run = WandbRun(opened or join(), owned=opened is None, name=name)
+    opened = None if disabled else open_run()
+    joined = None if disabled else opened or join()
+    run = WandbRun(joined, owned=opened is None and not disabled, name=name)
     config = run.config
     return run
 
@@ -203,9 +213,9 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
         run.finish(exit_code)
 
 
-def define_metric(*given: object, **named: object) -> None:
+def define_metric(name: str, *given: Any, **named: Any) -> None:
     """`wandb.run.define_metric`."""
-    _started("define_metric").define_metric(*given, **named)
+    _started("define_metric").define_metric(name, *given, **named)
 
 
 def watch(*given: object, **named: object) -> None:
@@ -213,18 +223,24 @@ def watch(*given: object, **named: object) -> None:
     _started("watch").watch(*given, **named)
 
 
-def Image(data_or_path: Any, caption: str | None = None) -> strata.Image:
-    """`strata.Image`."""
-    return strata.Image(data_or_path, caption=caption or "")
+def unwatch(*given: object) -> None:
+    """`wandb.run.unwatch`."""
+    _started("unwatch").unwatch(*given)
 
 
-def Histogram(
-    sequence: Any = None, np_histogram: tuple[Any, Any] | None = None, num_bins: int = 64
-) -> strata.Histogram:
-    """`strata.Histogram`, of values or of counts and edges."""
-    if np_histogram is not None:
-        return strata.Histogram.of(*np_histogram)
-    return strata.Histogram(sequence, bins=num_bins)
+def alert(title: str, text: str = "", **given: object) -> None:
+    """`wandb.run.alert`."""
+    _started("alert").alert(title, text, **given)
+
+
+def login(*_: object, **__: object) -> bool:
+    """Accepted; Strata needs no login."""
+    return True
+
+
+def Settings(**given: Any) -> SimpleNamespace:
+    """Accepted; settings of W&B have no effect."""
+    return SimpleNamespace(**given)
 
 
 def _started(call: str) -> WandbRun:
@@ -233,37 +249,26 @@ def _started(call: str) -> WandbRun:
     return run
 
 
-def _loggable(data: Mapping[str, Any], above: str) -> "list[tuple[str, Loggable]]":
-    """Values by flat names; raises for what cannot be recorded."""
-    found: list[tuple[str, Loggable]] = []
-    for key, value in data.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            found += _loggable(value, f"{name}/")
-        elif isinstance(value, str):
-            found.append((name, strata.Text(value)))
-        elif isinstance(value, list | tuple) and value and all(isinstance(v, Media) for v in value):
-            found += [(f"{name}/{at}", each) for at, each in enumerate(value)]
-        else:
-            found.append((name, cast(SupportsFloat, value)))
-    return found
-
-
 def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"strata.compat.wandb has no {name!r}; it offers {OFFERED}. "
-        "Use strata.Image, strata.Text and strata.Histogram for media"
-    )
+    if name == "summary":
+        return _started("summary").summary
+    raise AttributeError(f"strata.compat.wandb has no {name!r}; it offers {OFFERED}. {HINT}")
 
 
 __all__ = [
     "Histogram",
     "Image",
+    "Settings",
+    "Table",
+    "alert",
     "config",
     "define_metric",
     "finish",
     "init",
     "log",
+    "login",
     "run",
+    "unwatch",
+    "util",
     "watch",
 ]

@@ -26,10 +26,12 @@ from strata.timeline.answers import (
     StoryAnswer,
     WhyAnswer,
 )
+from strata.timeline.curves.curve_answers import CurvesAnswer, PointsAnswer
 from strata.timeline.goodput.goodput_answers import GoodputAnswer, RunsGoodput
 from strata.timeline.goodput.prices import Prices
 
 if TYPE_CHECKING:
+    from strata.timeline.curves.curve_reader import Wanted as Points
     from strata.timeline.queries import TimelineQueries
     from strata.timeline.read.run_timeline import Timeline
 
@@ -82,21 +84,25 @@ class Remote:
     def __init__(self, api: Api, run: str = "") -> None:
         self.api = api
         self.run = run
+        self.curves = RemoteCurves(self)
 
-    def _get(self, path: str, wanted: type[Wanted], **params: float | str | None) -> Wanted:
+    def get(
+        self, path: str, wanted: type[Wanted], **params: float | str | list[str] | None
+    ) -> Wanted:
+        """The answer of an endpoint of the timeline."""
         given: dict[str, Param] = {
-            name: value if isinstance(value, str | int | None) else repr(value)
+            name: repr(value) if isinstance(value, float) else value
             for name, value in {**params, "run": self.run}.items()
         }
         return self.api.decode(self.api.get(f"/api/timeline/{path}", **given).body, wanted)
 
     def span(self) -> SpanAnswer:
-        return self._get("span", SpanAnswer)
+        return self.get("span", SpanAnswer)
 
     def density(
         self, from_ms: float | None, to_ms: float | None, buckets: int = 200, task: str = ""
     ) -> DensityAnswer:
-        return self._get(
+        return self.get(
             "density", DensityAnswer, from_ms=from_ms, to_ms=to_ms, buckets=buckets, task=task
         )
 
@@ -109,10 +115,10 @@ class Remote:
         cursor: str = "",
     ) -> LanesAnswer:
         window = {"from_ms": from_ms, "to_ms": to_ms}
-        return self._get("lanes", LanesAnswer, **window, task=task, limit=limit, cursor=cursor)
+        return self.get("lanes", LanesAnswer, **window, task=task, limit=limit, cursor=cursor)
 
     def goodput(self, task: str, prices: Prices) -> GoodputAnswer:
-        return self._get("goodput", GoodputAnswer, task=task, price=prices.text)
+        return self.get("goodput", GoodputAnswer, task=task, price=prices.text)
 
     def runs_goodput(self, prices: Prices) -> RunsGoodput:
         answer = self.api.get("/api/timeline/goodput/runs", price=prices.text)
@@ -144,7 +150,7 @@ class Remote:
         return self.api.decode(answer.body, list[EventAnswer]), answer.cursor
 
     def event(self, ref: str) -> EventDetail:
-        return self._get(f"event/{ref}", EventDetail)
+        return self.get(f"event/{ref}", EventDetail)
 
     def at(
         self,
@@ -153,12 +159,12 @@ class Remote:
         step: int | None = None,
         task: str = "",
     ) -> MomentAnswer:
-        return self._get(
+        return self.get(
             "at", MomentAnswer, time_ms=time_ms, position=position, step=step, task=task
         )
 
     def story(self, subject: str, limit: int = 100, cursor: str = "") -> StoryAnswer:
-        return self._get("story", StoryAnswer, subject=subject, limit=limit, cursor=cursor)
+        return self.get("story", StoryAnswer, subject=subject, limit=limit, cursor=cursor)
 
     def seek(
         self,
@@ -167,7 +173,7 @@ class Remote:
         direction: str = "next",
         position: int | None = None,
     ) -> SeekAnswer:
-        return self._get(
+        return self.get(
             "seek",
             SeekAnswer,
             predicate=predicate,
@@ -177,15 +183,38 @@ class Remote:
         )
 
     def diff(self, a_ms: float, b_ms: float) -> DiffAnswer:
-        return self._get("diff", DiffAnswer, a=a_ms, b=b_ms)
+        return self.get("diff", DiffAnswer, a=a_ms, b=b_ms)
 
     def why(
         self, question: str = "", ref: str = "", params: dict[str, str] | None = None
     ) -> WhyAnswer:
-        return self._get("why", WhyAnswer, question=question, ref=ref, **(params or {}))
+        return self.get("why", WhyAnswer, question=question, ref=ref, **(params or {}))
 
     def questions(self) -> list[QuestionAnswer]:
-        return self._get("questions", list[QuestionAnswer])
+        return self.get("questions", list[QuestionAnswer])
+
+
+class RemoteCurves:
+    """Curves over the REST API."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def curves(self, task: str) -> CurvesAnswer:
+        return self._remote.get("curves", CurvesAnswer, task=task)
+
+    def points(self, task: str, wanted: "Points") -> PointsAnswer:
+        window = {"from": wanted.low, "to": wanted.high}
+        return self._remote.get(
+            "curves/points",
+            PointsAnswer,
+            task=task,
+            name=wanted.names,
+            x=wanted.axis,
+            points=wanted.points,
+            worker=wanted.worker,
+            **window,
+        )
 
 
 def past_of(data: str, run: str, url: str | None) -> Past:

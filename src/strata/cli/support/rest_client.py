@@ -44,7 +44,7 @@ OUT_OF_DATE = (9, 10)  # of X509_verify_cert: not yet valid, has expired
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Wanted = TypeVar("Wanted")
-Param = str | int | None
+Param = str | int | list[str] | None
 
 
 class Answer(Struct, frozen=True):
@@ -158,7 +158,7 @@ class Api:
         if last_id:
             headers["Last-Event-ID"] = last_id
         query = urlencode(
-            {name: value for name, value in params.items() if value not in (None, "")}
+            {name: value for name, value in params.items() if value not in (None, "")}, doseq=True
         )
         encoded = None
         if body is not None:

@@ -123,6 +123,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 vault=vault,
                 places=places,
                 previews=sessions.previews,
+                watched=sessions.watched,
                 version=release,
                 started_ms=read_clock().wall_ns // 1_000_000,
                 address=f"{settings.grpc_host}:{grpc_port}",

@@ -20,6 +20,7 @@ from strata.coordinator.rest.response_models import MetricsSnapshot, Mode
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.preview_store import Previews
 from strata.coordinator.sessions.task_environments import Vault
+from strata.coordinator.sessions.watched_tasks import WatchedTasks
 from strata.core.metrics.step_rates import Drop
 
 
@@ -76,6 +77,7 @@ class Api:
     address: str
     mode: Mode = "live"
     previews: Previews = field(default_factory=Previews)
+    watched: WatchedTasks = field(default_factory=WatchedTasks)
     places: CheckpointPlaces | None = None
     agent_connected: Callable[[str], bool] = lambda agent: False
 

@@ -26,6 +26,7 @@ from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineInt
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
 from strata.coordinator.sessions.preview_store import Previews
 from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
+from strata.coordinator.sessions.watched_tasks import WatchedTasks
 from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint
 from strata.core.events import Event
 from strata.core.state import Worker
@@ -84,6 +85,7 @@ class WorkerSessions:
         self.standings = StandingMessages(tokens)
         self.saves = SaveWaiters(engine)
         self.previews = Previews()
+        self.watched = WatchedTasks()
         self.backlog = SharedBacklog()
         self.open: dict[str, WorkerSession] = {}
         self._new: set[int] = set()
@@ -274,7 +276,8 @@ class WorkerSession:
         if beat.HasField("host"):
             command = host_messages.host_report(self.worker, self.incarnation, beat.host)
             self._ask(request, command, lambda _: None)
-        pulse = worker_messages.pulse(beat, now, self._lines_taken)
+        watched_s = self.sessions.watched.seconds(self.engine.kernel.state, self.worker)
+        pulse = worker_messages.pulse(beat, now, self._lines_taken, watched_s)
         self.stream.send(pb.CoordinatorMessage(request=request, pulse=pulse))
 
     def _beat_decided(

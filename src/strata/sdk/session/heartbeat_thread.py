@@ -2,7 +2,8 @@
 
 Once a second, or sooner if there are many, events are packed and written to the spool, connected or
 not. Lines and events are sent together every two seconds, within a window of unacknowledged bytes:
-each wake-up of gRPC's threads costs the training process more than the bytes do.
+each wake-up of gRPC's threads costs the training process more than the bytes do. While the
+coordinator says that a client reads them, both are done every `WATCHED_INTERVAL_S`.
 
 A batch of events has the request number -1 - first_seq, which identifies it if it is refused.
 """
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 COLLECT_INTERVAL_S = 1.0
 SEND_INTERVAL_S = 2.0
+WATCHED_INTERVAL_S = 0.2
+MAX_WATCHED_S = 60.0
 MAX_BACKLOG = 1_024
 CLOSING_S = 2.0
 
@@ -67,6 +70,7 @@ class Heartbeat:
         self._beat_wanted = False
         self._next_beat_s = 0.0
         self._next_send_s = 0.0
+        self._watched_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name="strata-pulse", daemon=True)
 
     def start(self) -> None:
@@ -131,6 +135,8 @@ class Heartbeat:
         """Handle the answer to a heartbeat: record the clock offset and the stored lines."""
         if self.lines is not None:
             self.lines.taken(pulse.lines)
+        if pulse.watched_s > 0:
+            self._watch(pulse.watched_s)
         now_mono_ns, now_wall_ns = time.monotonic_ns(), time.time_ns()
         round_trip_ns = now_mono_ns - pulse.sent_mono_ns
         offset_ns = pulse.server_wall_ns - (now_wall_ns - round_trip_ns // 2)
@@ -141,6 +147,15 @@ class Heartbeat:
                 server_mono_ns=pulse.server_mono_ns,
             )
         )
+
+    def _watch(self, seconds: float) -> None:
+        """Send events more often for some seconds."""
+        now_s = time.monotonic()
+        begins = self._watched_until_s <= now_s
+        self._watched_until_s = now_s + min(seconds, MAX_WATCHED_S)
+        if begins:
+            self._next_send_s = 0.0
+            self._wake.set()
 
     def emit(self, fact: Fact, op: str = "") -> None:
         """Record a fact, if there is a recorder."""
@@ -177,7 +192,8 @@ class Heartbeat:
             except Exception:
                 # Without heartbeats the worker would be declared lost, so this thread continues.
                 log.exception("an iteration of the heartbeat thread failed")
-            due_s = COLLECT_INTERVAL_S
+            watched = time.monotonic() < self._watched_until_s
+            due_s = WATCHED_INTERVAL_S if watched else COLLECT_INTERVAL_S
             if self._outbox is not None and self._beating and self.automatic:
                 due_s = min(max(self._next_beat_s - time.monotonic(), 0.0), due_s)
             self._wake.wait(due_s)
@@ -189,7 +205,8 @@ class Heartbeat:
             self.recorder.collect()
         outbox, now_s = self._outbox, time.monotonic()
         if now_s >= self._next_send_s:
-            self._next_send_s = now_s + SEND_INTERVAL_S
+            watched = now_s < self._watched_until_s
+            self._next_send_s = now_s + (0.9 * WATCHED_INTERVAL_S if watched else SEND_INTERVAL_S)
             self._send_lines()
             self._send_events()
         by_clock = self.automatic and now_s >= self._next_beat_s

@@ -293,13 +293,14 @@ def refusal(error: StrataError) -> pb.Refused:
     return pb.Refused(code=error.code, message=error.message, hint=error.hint)
 
 
-def pulse(message: pb.Beat, now: Now, lines: int) -> pb.Pulse:
+def pulse(message: pb.Beat, now: Now, lines: int, watched_s: float = 0.0) -> pb.Pulse:
     """The answer to a heartbeat, from which the worker aligns its clock."""
     return pb.Pulse(
         sent_mono_ns=message.sent_mono_ns,
         server_wall_ns=now.wall_ns,
         server_mono_ns=now.mono_ns,
         lines=lines,
+        watched_s=watched_s,
     )
 
 

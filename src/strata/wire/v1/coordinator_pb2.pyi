@@ -1079,16 +1079,18 @@ class Lanes(_message.Message):
     def __init__(self, lanes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ("sent_mono_ns", "server_wall_ns", "server_mono_ns", "lines")
+    __slots__ = ("sent_mono_ns", "server_wall_ns", "server_mono_ns", "lines", "watched_s")
     SENT_MONO_NS_FIELD_NUMBER: _ClassVar[int]
     SERVER_WALL_NS_FIELD_NUMBER: _ClassVar[int]
     SERVER_MONO_NS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
     sent_mono_ns: int
     server_wall_ns: int
     server_mono_ns: int
     lines: int
-    def __init__(self, sent_mono_ns: _Optional[int] = ..., server_wall_ns: _Optional[int] = ..., server_mono_ns: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
+    watched_s: float
+    def __init__(self, sent_mono_ns: _Optional[int] = ..., server_wall_ns: _Optional[int] = ..., server_mono_ns: _Optional[int] = ..., lines: _Optional[int] = ..., watched_s: _Optional[float] = ...) -> None: ...
 
 class Stored(_message.Message):
     __slots__ = ("seq", "lines")

@@ -6,7 +6,8 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from strata.coordinator.rest.error_responses import READS_ONE
-from strata.coordinator.rest.views.past_state import ThePast
+from strata.coordinator.rest.ports import Api, TheApi
+from strata.coordinator.rest.views.past_state import PastOf, ThePast
 from strata.timeline.curves.curve_answers import (
     Axis,
     CurvesAnswer,
@@ -42,14 +43,22 @@ Undone = Annotated[
 ]
 
 
+def watch(api: Api, past: PastOf, task: str) -> None:
+    """Let the workers of a running task send their events more often for some seconds."""
+    if past.live:
+        api.watched.look(task)
+
+
 @get("/timeline/curves", responses=READS_ONE)
-async def list_curves(past: ThePast, task: Task) -> CurvesAnswer:
+async def list_curves(api: TheApi, past: ThePast, task: Task) -> CurvesAnswer:
     """The curves of a task: what it logged, and what is derived from its recorded steps."""
+    watch(api, past, task)
     return await past.ask(lambda queries: queries.curves.curves(task))
 
 
 @get("/timeline/curves/points", responses=READS_ONE)
 async def get_points(
+    api: TheApi,
     past: ThePast,
     task: Task,
     names: Names,
@@ -62,6 +71,7 @@ async def get_points(
 ) -> PointsAnswer:
     """A window of some curves; more steps than `points` are joined into buckets that keep the
     lowest and the highest value."""
+    watch(api, past, task)
     wanted = Wanted(
         names=names, axis=x, low=low, high=high, points=points, worker=worker, undone=undone
     )

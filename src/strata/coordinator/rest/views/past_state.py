@@ -165,6 +165,11 @@ class PastOf:
         self._run = run
         self._request = request
 
+    @property
+    def live(self) -> bool:
+        """Whether the request reads the coordinator's own log."""
+        return not self._run
+
     async def ask(self, question: Callable[[TimelineQueries], Answer]) -> Answer:
         """Run a query in a thread; cancelled when the client disconnects."""
         asking = asyncio.ensure_future(self._reader.ask(question, self._run))

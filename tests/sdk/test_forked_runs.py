@@ -50,3 +50,14 @@ def test_fork_of_a_completed_run_trains_on_from_a_checkpoint(hub, api, trainees)
     assert api.get(f"/tasks/{PARENT}/audit").json()["committed"] == 20
     shown = api.get(f"/tasks/{fork}").json()
     assert (shown["parent"], shown["forked_at"]) == (PARENT, step)
+    for task, counted in ((PARENT, 2 * 20), (fork, 2 * step + 3 * (25 - step))):
+        asked = {"task": task, "name": "step_s"}
+        curve = api.get("/timeline/curves/points", params=asked).json()["curves"][0]
+        assert curve["step"] == list(range(20 if task == PARENT else 25))
+        assert curve["count"] == counted
+        listed = api.get("/timeline/curves", params={"task": task}).json()
+        assert listed["undone_steps"] == 0
+    settings = api.get("/timeline/curves/settings", params={"task": fork}).json()
+    assert (settings["parent"], settings["forked_step"], settings["name"]) == (PARENT, step, "fork")
+    markers = api.get("/timeline/curves/markers", params={"task": fork}).json()["markers"]
+    assert [each["step"] for each in markers if each["kind"] == "fork"] == [step]

@@ -9,7 +9,8 @@ from strata.errors import InvalidArgument, NotFound
 from strata.timeline.archive.run_archive import archive, open_anywhere
 from strata.timeline.archive.run_excerpt import run_of
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.curves.curve_reader import Wanted, logged_points
+from strata.timeline.curves.curve_answers import Wanted
+from strata.timeline.curves.curve_reader import logged_points
 from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.records import SECOND_NS
 from tests.cli.curved import LOST_AT, NAN_AT, SAVED_AT, SPIKE, SPIKE_AT, STEPS, TASK, logged_losses

@@ -20,8 +20,8 @@ from strata.timeline.curves.curve_answers import (
     CurvePoints,
     CurvesAnswer,
     PointsAnswer,
+    Wanted,
 )
-from strata.timeline.curves.curve_reader import Wanted
 
 HEIGHT = 10
 CHARTS = 4

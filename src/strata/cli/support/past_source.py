@@ -27,11 +27,11 @@ from strata.timeline.answers import (
     WhyAnswer,
 )
 from strata.timeline.curves.curve_answers import CurvesAnswer, PointsAnswer
+from strata.timeline.curves.curve_answers import Wanted as WantedPoints
 from strata.timeline.goodput.goodput_answers import GoodputAnswer, RunsGoodput
 from strata.timeline.goodput.prices import Prices
 
 if TYPE_CHECKING:
-    from strata.timeline.curves.curve_reader import Wanted as Points
     from strata.timeline.queries import TimelineQueries
     from strata.timeline.read.run_timeline import Timeline
 
@@ -203,7 +203,7 @@ class RemoteCurves:
     def curves(self, task: str) -> CurvesAnswer:
         return self._remote.get("curves", CurvesAnswer, task=task)
 
-    def points(self, task: str, wanted: "Points") -> PointsAnswer:
+    def points(self, task: str, wanted: WantedPoints) -> PointsAnswer:
         window = {"from": wanted.low, "to": wanted.high}
         return self._remote.get(
             "curves/points",

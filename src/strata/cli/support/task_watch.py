@@ -18,6 +18,7 @@ from strata.cli.support.exit_codes import FAILED
 from strata.cli.support.goodput_output import show_classes
 from strata.cli.support.rest_client import Answer, Api, Param
 from strata.cli.support.tables import count, duration, plain, state
+from strata.cli.support.watched_curves import WatchedCurves
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.response_models import FactResponse, TaskDetail
 from strata.errors import StrataError
@@ -77,6 +78,7 @@ class Watcher:
         self._last_line = started.line
         self._began_s = time.monotonic()
         self._progress: list[tuple[float, int]] = []
+        self._curves = WatchedCurves(api, started.task_id)
         self._live = Live(console=out, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> Self:
@@ -103,6 +105,7 @@ class Watcher:
             if task.waiting_for:
                 self.say("○", "dim", f"waiting: {task.waiting_for}")
         if self._live.is_started:
+            self._curves.look()
             self._live.update(self._status(task))
         return task
 
@@ -258,7 +261,9 @@ class Watcher:
         parts = [
             f"step {count(task.committed_steps)}{done}" if task.committed_steps else "",
             f"{rate:,.1f}/s" if rate is not None else "",
-            f"loss {task.loss:.4g}" if task.loss is not None else "",
+            f"loss {task.loss:.4g} {self._curves.losses}".rstrip() if task.loss is not None else "",
+            self._curves.throughput,
+            self._time_left(task, rate),
             counted(task.worker_ids_total, "worker", "workers")
             if task.elastic
             else f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
@@ -271,6 +276,13 @@ class Watcher:
         text = Text.assemble(state(task.status), "  ", (" · ".join(filter(None, parts)), "dim"))
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
+
+    def _time_left(self, task: TaskDetail, rate: float | None) -> str:
+        """The time until the last step at the present rate, if both are known."""
+        if rate is None or not task.progress or not task.committed_steps:
+            return ""
+        steps_left = task.committed_steps * (100 / task.progress - 1)
+        return f"{duration(steps_left / rate)} left" if steps_left >= 1 else ""
 
     def _rate(self, now_s: float, steps: int) -> float | None:
         """Recent steps per second, between updates, because steps are committed in groups."""

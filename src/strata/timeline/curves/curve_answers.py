@@ -26,6 +26,18 @@ MarkerKind: TypeAlias = Literal[
 ]
 
 
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which points are asked for; `low` and `high` are in units of the axis."""
+
+    names: list[str]
+    axis: Axis = "step"
+    low: float | None = None
+    high: float | None = None
+    points: int = 1000
+    worker: str = ""
+    undone: bool = False
+
+
 class CurveAnswer(Struct, frozen=True, kw_only=True):
     """One curve. `points` counts its steps; `last`, `min` and `max` are of finite values.
 

@@ -23,6 +23,7 @@ from strata.timeline.curves.curve_markers import KINDS, Markers
 from strata.timeline.read.records import Record
 from strata.timeline.read.run_timeline import Timeline
 
+NEVER = 2**62
 UNKNOWN = -2
 """The order of a generation that is not part of a task's history."""
 
@@ -61,9 +62,11 @@ class History(Struct, frozen=True):
     """The generations of a task and its ancestors in order.
 
     The step `firsts[i]` and the following ones belong to the generation with order `owners[i]`.
-    `orders` has, for each ancestor, its known generations and their orders.
+    `orders` has, for each ancestor, its known generations and their orders, and `cuts` the step
+    from which on its steps belong to itself alone, because the next one was forked from it there.
     """
 
+    cuts: NDArray[np.int64]
     firsts: NDArray[np.int64]
     owners: NDArray[np.int64]
     orders: list[tuple[list[int], list[int]]]
@@ -180,7 +183,10 @@ def history(line: Iterable[TaskFacts]) -> History:
             count += 1
         generations = sorted(known)
         orders.append((generations, [known[each] for each in generations]))
+    forks = [task.forked_step for task in tasks[1:]]
+    cuts = [min(forks[at:], default=NEVER) for at in range(len(tasks))]
     return History(
+        cuts=np.array(cuts, np.int64),
         firsts=np.array([first for first, _ in spans], np.int64),
         owners=np.array([owner for _, owner in spans], np.int64),
         orders=orders,

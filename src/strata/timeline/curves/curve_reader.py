@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from strata.core.workers.worker_facts import ConfigValue
 from strata.errors import InvalidArgument, NotFound
@@ -25,6 +25,7 @@ from strata.timeline.curves.curve_answers import (
     PointsAnswer,
     SettingChange,
     SettingsAnswer,
+    Wanted,
 )
 from strata.timeline.curves.curve_facts import CurveFacts
 from strata.timeline.curves.curve_series import Points
@@ -40,18 +41,6 @@ SHARE = 4
 MIN_S = 0.1
 MAX_POINTS = 10_000
 MAX_CURVES = 50
-
-
-class Wanted(Struct, frozen=True, kw_only=True):
-    """Which points are asked for; `low` and `high` are in units of the axis."""
-
-    names: list[str]
-    axis: Axis = "step"
-    low: float | None = None
-    high: float | None = None
-    points: int = 1000
-    worker: str = ""
-    undone: bool = False
 
 
 class CurveReader:

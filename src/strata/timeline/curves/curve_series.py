@@ -8,7 +8,7 @@ New values change only points from their lowest step on, so a curve that grows a
 extended; everything before stays.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -51,8 +51,8 @@ class Points(Struct, frozen=True, kw_only=True):
     @property
     def nbytes(self) -> int:
         """The memory that the columns take."""
-        shared = 2 * self.total.nbytes if self.single else 0
-        return sum(int(getattr(self, name).nbytes) for name in COLUMNS) - shared
+        columns = {id(each): each for each in (getattr(self, name) for name in COLUMNS)}
+        return sum(0 if each.strides == (0,) else int(each.nbytes) for each in columns.values())
 
 
 COLUMNS = ("step", "at_ns", "total", "weight", "low", "high", "count", "bad", "inside")
@@ -88,16 +88,18 @@ def points_of(values: Values, *, median: bool = False) -> Points:
     low = np.where(bad, np.inf, value) if spoilt else value
     high = np.where(bad, -np.inf, value) if spoilt else value
     step, at_ns, inside = values.step[order], values.at_ns[order], values.inside[order]
-    ones, wrong = (~bad).astype(np.float64), bad.astype(np.int32)
-    counts = np.diff(starts, append=value.size).astype(np.int32)
+    wrong = bad.astype(np.int32) if spoilt else _same(0, np.int32, value.size)
+    ones = (~bad).astype(np.float64) if spoilt else _same(1, np.float64, value.size)
+    counts = _same(1, np.int32, value.size)
     if starts.size < value.size:  # several values in some points
+        counts = np.diff(starts, append=value.size).astype(np.int32)
         if median:
-            finite, ones = _medians(value, starts, counts), np.ones(starts.size)
+            finite, ones = _medians(value, starts, counts), ones[: starts.size]
         else:
             finite, ones = np.add.reduceat(finite, starts), np.add.reduceat(ones, starts)
         step, inside, at_ns = step[starts], inside[starts], np.maximum.reduceat(at_ns, starts)
         low, high = np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
-        wrong = np.add.reduceat(wrong, starts)
+        wrong = np.add.reduceat(wrong, starts) if spoilt else wrong[: starts.size]
     return Points(
         step=step,
         at_ns=at_ns,
@@ -111,6 +113,11 @@ def points_of(values: Values, *, median: bool = False) -> Points:
         spoilt=spoilt,
         timely=bool((at_ns[1:] >= at_ns[:-1]).all()),
     )
+
+
+def _same(value: int, dtype: type[np.generic], size: int) -> NDArray[Any]:
+    """A column with one value everywhere, which takes no memory."""
+    return np.broadcast_to(np.asarray(value, dtype), size)
 
 
 def _medians(value: Floats, starts: Ints, counts: NDArray[np.int32]) -> Floats:
@@ -160,7 +167,7 @@ def joined(before: Points, after: Points) -> Points:
     if not before.size or not after.size:
         return after if after.size else before
     found = {
-        name: np.concatenate((getattr(before, name), getattr(after, name)))
+        name: _after(getattr(before, name), getattr(after, name))
         for name in COLUMNS
         if name not in ("low", "high") or not (before.single and after.single)
     }
@@ -169,6 +176,13 @@ def joined(before: Points, after: Points) -> Points:
         spoilt=before.spoilt or after.spoilt,
         timely=before.timely and after.timely and bool(before.at_ns[-1] <= after.at_ns[0]),
     )
+
+
+def _after(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Two columns as one; two that have the same value everywhere stay such a column."""
+    if before.strides == after.strides == (0,) and before[0] == after[0]:
+        return np.broadcast_to(before[0], before.size + after.size)
+    return np.concatenate((before, after))
 
 
 def before_step(points: Points, step: int) -> Points:

@@ -51,6 +51,10 @@ class Derived:
         seconds = self._present(self._curves.points("step_s", worker=self._worker))
         if seconds is None or name == "step_s":
             return seconds
+        return self._curves.derived(name, self._worker, lambda: self._made(name, seconds))
+
+    def _made(self, name: str, seconds: Points) -> Points | None:
+        """A derived curve, from the seconds of the steps."""
         if name == "steps/s":
             return rate(seconds, np.ones(seconds.size))
         if name == "samples/s":
@@ -92,12 +96,18 @@ class Derived:
     def done(self, axis: str) -> Floats | None:
         """The cumulated samples or tokens after each step; None unless every step from 0 on has
         them recorded."""
+        found = self._curves.derived(f"done {axis}", "", lambda: self._done(axis))
+        return None if found is None else found.total
+
+    def _done(self, axis: str) -> Points | None:
         steps = self._curves.points("step_s").step
         amount = self.samples() if axis == "samples" else self.tokens()
         if amount is None or not steps.size:
             return None
         whole = steps[0] == 0 and steps[-1] == steps.size - 1
-        return np.cumsum(amount) if whole and bool((amount > 0).all()) else None
+        if not whole or not bool((amount > 0).all()):
+            return None
+        return structs.replace(self._curves.points("step_s"), total=np.cumsum(amount))
 
     def _stated(self, name: str) -> float | None:
         value = self._curves.rows.config.get(name)

@@ -7,6 +7,7 @@ A row counts if no later generation resumed before it. A row that does not count
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -31,7 +32,7 @@ from strata.timeline.read.run_timeline import Timeline
 READ_AT_ONCE = 65_536
 MAX_POINT_BYTES = 512 * 2**20
 
-Source: TypeAlias = Literal["logged", "part", "step_s", "samples", "averaged"]
+Source: TypeAlias = Literal["logged", "part", "step_s", "samples", "averaged", "derived"]
 Key: TypeAlias = tuple[Source, str, str, bool]
 """Source, name, worker (empty: all), whether of undone rows."""
 
@@ -61,8 +62,10 @@ class TaskCurves:
         self._facts = facts
         self._streams: dict[tuple[str, int], Stream] = {}
         self._counted = Column(np.bool_)
+        self._undone = Column(np.bool_)
         self._history: History | None = None
         self._resumed: tuple[int, ...] = ()
+        self._described: tuple[object, object] = ({}, {})
         self._version = 0
         self._made: OrderedDict[Key, Made] = OrderedDict()
 
@@ -76,11 +79,15 @@ class TaskCurves:
         line = self._facts.line(self.task) if self.task in self._facts.tasks else [self.facts]
         self._read_streams(line)
         resumed = tuple(len(each.resumed) for each in line)
+        described = (dict(self.rows.config), dict(self.rows.gpus))
+        if described != self._described:
+            self._described = described
+            self._version += 1
         if self._history is None or resumed != self._resumed:
             self._history, self._resumed = history(line), resumed
-            self._counted = Column(np.bool_)
+            self._counted, self._undone = Column(np.bool_), Column(np.bool_)
             self._version += 1
-        self._counted.extend(self._judged(len(self._counted)))
+        self._judge()
 
     def _read_streams(self, line: list[TaskFacts]) -> None:
         for ancestor, task in enumerate(line):
@@ -109,24 +116,24 @@ class TaskCurves:
                     hint="export the run and query its events with `strata sql`",
                 )
 
-    def _judged(self, start: int) -> Flags:
-        """Which rows from `start` on count."""
-        history, rows = self._history, self.rows
+    def _judge(self) -> None:
+        """Find out which of the new rows count, and which were undone."""
+        history, rows, start = self._history, self.rows, len(self._counted)
         assert history is not None, "made by refresh"
-        pairs = list(rows.eras)
-        last = len(history.orders) - 1
-        orders = np.array(
-            [history.order_of(ancestor, generation) for ancestor, generation in pairs] or [UNKNOWN],
-            np.int64,
-        )
-        assert all(ancestor <= last for ancestor, _ in pairs)
+        pairs = list(rows.eras) or [(0, 0)]
+        orders = np.array([history.order_of(*pair) for pair in pairs], np.int64)
+        cuts = history.cuts[[ancestor for ancestor, _ in pairs]]
+        era = rows.era.values[start:]
         steps = rows.step.values[start:] - ~rows.inside.values[start:]
-        return np.asarray(orders[rows.era.values[start:]] >= history.owner_of(steps))
+        own = (orders[era] != UNKNOWN) & (steps < cuts[era])  # else of an ancestor after its fork
+        counted = own & (orders[era] >= history.owner_of(steps))
+        self._counted.extend(counted)
+        self._undone.extend(own & ~counted)
 
     def undone_steps(self) -> int:
         """How many steps were undone; a step that was undone twice counts twice."""
         rows = self.rows
-        undone = ~self._counted.values & rows.inside.values
+        undone = self._undone.values & rows.inside.values
         pairs = rows.step.values[undone] * (len(rows.eras) + 1) + rows.era.values[undone]
         return int(np.unique(pairs).size)
 
@@ -149,23 +156,39 @@ class TaskCurves:
     ) -> Points:
         """The points of a metric, of a part of the steps' time, or of the steps' samples."""
         key = (source, name, worker, undone)
-        places, values = self._values(source, name)
+        read = len(self.rows.logged[name].values) if source == "logged" else len(self.rows)
         made = self._made.get(key)
-        if made is None or made.version != self._version:
+        if made is None or (made.version, made.read) != (self._version, read):
+            places, values = self._values(source, name)
             which = self._chosen(places, worker, undone)
-            made = Made(self._pointed(source, places, values, which), values.size, self._version)
-        elif made.read < values.size:
-            first = int(self.rows.step.values[places[made.read :]].min())
-            which = self._chosen(places, worker, undone)
-            which &= self.rows.step.values[places] >= first
-            later = self._pointed(source, places, values, which)
-            points = joined(before_step(made.points, first), later)
-            made = Made(points, values.size, self._version)
+            if made is None or made.version != self._version:
+                points = self._pointed(source, places, values, which)
+            else:
+                first = int(self.rows.step.values[places[made.read :]].min())
+                which &= self.rows.step.values[places] >= first
+                later = self._pointed(source, places, values, which)
+                points = joined(before_step(made.points, first), later)
+            made = Made(points, read, self._version)
+        self._keep(key, made)
+        return made.points
+
+    def derived(self, name: str, worker: str, make: Callable[[], Points | None]) -> Points | None:
+        """Points that `make` derives from others; kept until there are new rows."""
+        key: Key = ("derived", name, worker, False)
+        made = self._made.get(key)
+        if made is None or (made.version, made.read) != (self._version, len(self.rows)):
+            points = make()
+            if points is None:
+                return None
+            made = Made(points, len(self.rows), self._version)
+        self._keep(key, made)
+        return made.points
+
+    def _keep(self, key: Key, made: Made) -> None:
         self._made[key] = made
         self._made.move_to_end(key)
         while len(self._made) > 1 and self.point_bytes > MAX_POINT_BYTES:
             self._made.popitem(last=False)
-        return made.points
 
     @property
     def point_bytes(self) -> int:
@@ -188,8 +211,7 @@ class TaskCurves:
         return every, column.values.astype(np.float64)
 
     def _chosen(self, places: NDArray[np.integer], worker: str, undone: bool) -> Flags:
-        counted = self._counted.values[places]
-        which: Flags = ~counted if undone else counted.copy()
+        which: Flags = (self._undone if undone else self._counted).values[places]
         if worker:
             which &= self.rows.worker.values[places] == self.rows.workers.get(worker, -1)
         return which

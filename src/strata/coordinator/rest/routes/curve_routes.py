@@ -14,8 +14,9 @@ from strata.timeline.curves.curve_answers import (
     MarkersAnswer,
     PointsAnswer,
     SettingsAnswer,
+    Wanted,
 )
-from strata.timeline.curves.curve_reader import MAX_CURVES, MAX_POINTS, Wanted
+from strata.timeline.curves.curve_reader import MAX_CURVES, MAX_POINTS
 
 Task = Annotated[str, QueryParameter(min_length=1, max_length=400, description="The task.")]
 Names = Annotated[

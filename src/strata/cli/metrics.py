@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.cli.stop import Task
+from strata.cli.support.charts.terminal_chart import axis_line, chart, number
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.past_source import Data, Past, RunName, past_of
 from strata.cli.support.tables import console, count, plain, print_empty, print_json
-from strata.cli.support.terminal_chart import axis_line, chart, number
 from strata.timeline.curves.curve_answers import (
     Axis,
     CurveAnswer,

@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from strata.cli.support.audit_output import show as show_audit
+from strata.cli.support.charts.watched_curves import WatchedCurves
 from strata.cli.support.event_stream import retrying
 from strata.cli.support.exit_codes import FAILED
 from strata.cli.support.goodput_output import show_classes
 from strata.cli.support.rest_client import Answer, Api, Param
 from strata.cli.support.tables import count, duration, plain, state
-from strata.cli.support.watched_curves import WatchedCurves
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.response_models import FactResponse, TaskDetail
 from strata.errors import StrataError

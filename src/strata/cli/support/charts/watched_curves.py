@@ -2,9 +2,9 @@
 
 import time
 
+from strata.cli.support.charts.terminal_chart import sparkline
 from strata.cli.support.past_source import Remote
 from strata.cli.support.rest_client import Api
-from strata.cli.support.terminal_chart import sparkline
 from strata.errors import StrataError
 from strata.timeline.curves.curve_answers import CurvePoints, Wanted
 

@@ -152,6 +152,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rank: Index | None = None
     world_size: Count | None = None
     wrapper: str = ""
+    owner: str = ""
     gpu_count: Index | None = None
 
     """Capture output in the SDK (off if an agent reads the pipes); least severe level to send."""
@@ -212,7 +213,16 @@ AWS_IDENTITIES = (
 )
 
 # The identity of a process; child processes do not inherit it.
-IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size", "wrapper")
+IDENTITY = (
+    "coordinator_addr",
+    "task",
+    "start",
+    "worker_id",
+    "rank",
+    "world_size",
+    "wrapper",
+    "owner",
+)
 
 # World size as set by launchers: torchrun, Slurm, Open MPI, MPICH, MVAPICH, Flux.
 SIZES = (

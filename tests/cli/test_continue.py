@@ -8,6 +8,7 @@ import pytest
 
 from strata.cli.run import resuming
 from strata.cli.support.exit_codes import NOT_FOUND, REFUSED
+from tests.agent.harness import worker_pids
 from tests.coordinator.process import STRATA
 from tests.sdk.harness import clean_environment, until
 
@@ -84,6 +85,14 @@ def test_interrupted_run_prints_the_command_that_continues_it(folder, strata):
     assert re.search(r"task +train-1 continues from step \d+", again), again
     assert "every sample was seen 6.0 to 6.0 times" in again
     assert "audit proven" in again
+
+
+def test_workers_of_a_killed_run_end_by_themselves(folder, strata):
+    process = strata("run", "train.py", "--workers", "2", "--config", "epochs=100000")
+    until(lambda: len(worker_pids(folder)) == 2 and steps_of(folder) >= 5, what="training")
+    process.kill()
+    process.wait()
+    until(lambda: not worker_pids(folder), what="the end of the workers")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from strata.agent.warm_start import Templates
 from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.config import Settings
 from strata.sdk.record.gpu_cards import shares, visible_cards
+from strata.sdk.session import owner_watch
 from strata.wire.v1 import coordinator_pb2 as pb
 
 FLUSH_S = 5.0
@@ -73,6 +74,11 @@ async def _leave(host: AgentHost) -> None:
     await asyncio.wait([host.linked])
 
 
+def this_process() -> str:
+    """This process as the workers of an embedded agent know it (`sdk/session/owner_watch`)."""
+    return owner_watch.this_process()
+
+
 def worker_environment(settings: Settings) -> dict[str, str]:
     """The variables by which workers reach the coordinator like their agent."""
     variables = {"COORDINATOR_ADDR": settings.coordinator_addr}
@@ -80,4 +86,6 @@ def worker_environment(settings: Settings) -> dict[str, str]:
         variables["STRATA_TOKEN"] = settings.token
     if settings.tls_cert:
         variables["STRATA_TLS_CERT"] = settings.tls_cert
+    if settings.owner:
+        variables["STRATA_OWNER"] = settings.owner
     return variables

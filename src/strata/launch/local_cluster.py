@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from strata.agent.agent_host import AgentHost, Leaving, hosting
+from strata.agent.agent_host import AgentHost, Leaving, hosting, this_process
 from strata.agent.worker_process import end_orphans
 from strata.config import Settings
 from strata.coordinator.server import Running, running
@@ -154,7 +154,9 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
         await end_killed(coordinator)
         address = f"{settings.grpc_host}:{coordinator.grpc_port}"
         scheme = "https://" if settings.tls_cert else ""
-        reachable = msgspec.structs.replace(settings, coordinator_addr=scheme + address)
+        reachable = msgspec.structs.replace(
+            settings, coordinator_addr=scheme + address, owner=this_process()
+        )
         if not slots:
             ready.set_result(Local(coordinator, reachable.coordinator_addr, None, stop))
             await _either(stop.wait(), coordinator.engine.ended())

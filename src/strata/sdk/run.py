@@ -49,7 +49,7 @@ from strata.sdk.interrupts import StopRequested
 from strata.sdk.record.output_capture import OutputCapture, WarningRecorder, capture_output
 from strata.sdk.record.resource_sampler import ResourceSampler
 from strata.sdk.run_decisions import RunDecisions
-from strata.sdk.session import registration
+from strata.sdk.session import owner_watch, registration
 from strata.sdk.session.requests import LAST_KINDS
 from strata.sdk.session.run_worker import RunWorker
 from strata.sdk.state.final_save import RunWentBack
@@ -131,6 +131,7 @@ def join(
         keep_best=keep_best,
         keep_best_count=keep_best_count,
     )
+    owner_watch.end_after(settings.owner)
     with _quiet_end():
         enrolled, answer = registration.enrol(settings, request, connect_timeout)
     worker = RunWorker(enrolled, answer, sampler, settings, reconnect_limit)

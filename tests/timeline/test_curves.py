@@ -1,14 +1,22 @@
 """Curves show what the script logged: compared with the files that its workers wrote."""
 
 import math
+from contextlib import suppress
 from statistics import fmean
 
 import pytest
+from msgspec import structs
 
-from strata.errors import InvalidArgument, NotFound
+from strata.core.events import COORDINATOR
+from strata.core.record.event_codec import CODEC
+from strata.errors import InvalidArgument, LimitExceeded, NotFound
+from strata.store.event_batches import pack, unpack
+from strata.store.event_store import Window
+from strata.store.sqlite import SqliteReader, SqliteStore
 from strata.timeline.archive.run_archive import archive, open_anywhere
 from strata.timeline.archive.run_excerpt import run_of
 from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.curves import curve_reader, task_curves
 from strata.timeline.curves.curve_answers import Wanted
 from strata.timeline.curves.curve_reader import logged_points
 from strata.timeline.queries import TimelineQueries
@@ -175,3 +183,60 @@ def test_logged_points_come_in_order_of_time(curved):
     assert losses.keys() == set(range(STEPS))
     assert math.isnan(losses[NAN_AT])
     assert losses[3] == pytest.approx(fmean(expected(curved)[3]))
+
+
+def test_fewer_workers_are_read_if_there_are_too_many_steps(curved, monkeypatch):
+    monkeypatch.setattr(task_curves, "MAX_ROWS", 40)
+    with open_timeline(curved / "data") as timeline:
+        curves = TimelineQueries(timeline).curves
+        answer = curves.curves(TASK)
+        (loss,) = curves.points(TASK, wanted("loss", high=4.0)).curves
+    assert "these are the curves of 1 of 2 workers" in answer.notes[0]
+    losses = expected(curved)
+    assert loss.mean == [losses[step][0] for step in range(5)]
+
+
+def test_worker_with_too_many_steps_is_refused(curved, monkeypatch):
+    monkeypatch.setattr(task_curves, "MAX_ROWS", 10)
+    with open_timeline(curved / "data") as timeline:
+        curves = TimelineQueries(timeline).curves
+        with pytest.raises(LimitExceeded, match="more than 10 recorded steps"):
+            curves.curves(TASK)
+
+
+def test_curves_grow_with_the_log(curved, tmp_path, monkeypatch):
+    """Read while the log is written, event by event, and at once: the answers are the same."""
+    monkeypatch.setattr(curve_reader, "MIN_S", 0.0)
+    monkeypatch.setattr(curve_reader, "SHARE", 0)
+    source, path = SqliteReader(curved / "data" / "log.db", CODEC), tmp_path / "log.db"
+    facts = list(source.batches(Window(node=COORDINATOR)))
+    batches = [batch for batch in source.batches() if batch.node != COORDINATOR]
+    parts = [part for batch in batches for part in split(batch)]
+    with SqliteStore(path, CODEC) as store:
+        store.load(sorted(facts, key=lambda batch: batch.first_seq), [])
+        with open_timeline(path) as timeline:
+            curves = TimelineQueries(timeline).curves
+            for part in parts:
+                position = store.position
+                store.append([], incarnation=1, expected=position, batches=[part])
+                with suppress(NotFound):
+                    curves.points(TASK, wanted("loss"))
+                    curves.curves(TASK)
+            grown, listed = shown(curves), curves.curves(TASK)
+    with open_timeline(curved / "data") as timeline:
+        curves = TimelineQueries(timeline).curves
+        assert shown(curves) == grown
+        assert curves.curves(TASK).curves == listed.curves
+
+
+def shown(curves):
+    """Curves without their times, which depend on when the workers' clocks were compared."""
+    found = curves.points(TASK, wanted("loss", "lr", "steps/s", "samples/s", undone=True)).curves
+    return [structs.replace(each, time_ms=[]) for each in found]
+
+
+def split(batch):
+    """Batches of a few events each, as a worker sends them that is read."""
+    events = unpack(CODEC, batch)
+    for at in range(0, len(events), 7):
+        yield pack(CODEC, batch.node, batch.incarnation, events[at : at + 7])

@@ -78,7 +78,7 @@ class CurveReader:
                 from_ms=span[0] if span else None,
                 to_ms=span[1] if span else None,
                 undone_steps=curves.undone_steps(),
-                notes=[*_notes(curves), *derived.notes],
+                notes=[*curves.notes(), *derived.notes],
             )
 
     def points(self, task: str, wanted: Wanted) -> PointsAnswer:
@@ -246,15 +246,6 @@ def _summary(name: str, points: Points, curves: TaskCurves, source: str, unit: s
         not_finite=int((points.bad > 0).sum()),
         workers=curves.workers_of(name),
     )
-
-
-def _notes(curves: TaskCurves) -> list[str]:
-    """What is missing from the curves of a task."""
-    notes = list(curves.notes)
-    left_out = len(curves.rows.names_left_out)
-    if left_out:
-        notes.append(f"{left_out} metrics beyond the first {len(curves.rows.logged)} are left out")
-    return notes
 
 
 def _require_bounded(wanted: Wanted) -> None:

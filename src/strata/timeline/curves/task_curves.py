@@ -31,6 +31,7 @@ from strata.timeline.read.run_timeline import Timeline
 
 READ_AT_ONCE = 65_536
 MAX_POINT_BYTES = 512 * 2**20
+DAMAGE_SHOWN = 5
 
 Source: TypeAlias = Literal["logged", "part", "step_s", "samples", "averaged", "derived"]
 Key: TypeAlias = tuple[Source, str, str, bool]
@@ -57,7 +58,7 @@ class TaskCurves:
             )
         self.task = task
         self.rows = Rows()
-        self.notes: dict[str, None] = {}
+        self._left_out: set[str] = set()
         self._timeline = timeline
         self._facts = facts
         self._streams: dict[tuple[str, int], Stream] = {}
@@ -90,31 +91,72 @@ class TaskCurves:
         self._judge()
 
     def _read_streams(self, line: list[TaskFacts]) -> None:
-        for ancestor, task in enumerate(line):
-            for worker, incarnation in list(task.streams):
-                self._read_stream(ancestor, task, worker, incarnation)
-        own = self._timeline.task == self.task
-        for worker, incarnation in self._timeline.reader.streams() if own else ():
-            self._read_stream(len(line) - 1, line[-1], worker, incarnation)
+        """Read the new events of all streams; of fewer workers if there are too many rows."""
+        streams = [(at, each) for at, task in enumerate(line) for each in task.streams]
+        if self._timeline.task == self.task:
+            known = {each for _, each in streams}
+            last = len(line) - 1
+            own = self._timeline.reader.streams()
+            streams += [(last, each) for each in own if each not in known]
+        self._open(streams)
+        for ancestor, (worker, incarnation) in streams:
+            stream = self._streams.get((worker, incarnation))
+            if stream is not None:
+                self._read_stream(stream, line[ancestor], worker, incarnation)
+            if len(self.rows) > MAX_ROWS:
+                self._leave_out(sorted({name for _, (name, _) in streams}))
+                return self._read_streams(line)
+        return None
 
-    def _read_stream(self, ancestor: int, task: TaskFacts, worker: str, incarnation: int) -> None:
-        stream = self._streams.get((worker, incarnation))
-        if stream is None:
-            if self._timeline.reader.last_seq(worker, incarnation) is None:
-                return
-            self._timeline.tallies(fresh=True)  # aligns its clock
-            stream = Stream(ancestor=ancestor, worker=self.rows.worker_number(worker))
-            self._streams[worker, incarnation] = stream
+    def _open(self, streams: list[tuple[int, tuple[str, int]]]) -> None:
+        """Prepare to read streams that are new."""
+        reader, before = self._timeline.reader, len(self._streams)
+        for ancestor, (worker, incarnation) in streams:
+            known = (worker, incarnation) in self._streams or worker in self._left_out
+            if not known and reader.last_seq(worker, incarnation) is not None:
+                number = self.rows.worker_number(worker)
+                self._streams[worker, incarnation] = Stream(ancestor=ancestor, worker=number)
+        if len(self._streams) > before:
+            self._timeline.tallies(fresh=True)  # aligns their clocks
+
+    def _read_stream(self, stream: Stream, task: TaskFacts, worker: str, incarnation: int) -> None:
         records = self._timeline.events_of(worker, incarnation, stream.seq)
-        while chunk := list(islice(records, READ_AT_ONCE)):
+        while len(self.rows) <= MAX_ROWS and (chunk := list(islice(records, READ_AT_ONCE))):
             intake = Intake(self.rows, stream)
             intake.read(chunk, task.generation_at)
             intake.finish()
-            if len(self.rows) > MAX_ROWS:
-                raise LimitExceeded(
-                    f"task {self.task!r} has more than {MAX_ROWS:,} recorded steps of workers",
-                    hint="export the run and query its events with `strata sql`",
-                )
+
+    def _leave_out(self, names: list[str]) -> None:
+        """Start again with the first half of the workers that were read."""
+        kept = [name for name in names if name not in self._left_out]
+        if len(kept) < 2:
+            raise LimitExceeded(
+                f"worker {kept[0]!r} has more than {MAX_ROWS:,} recorded steps",
+                hint="query its events with `strata sql`",
+            )
+        self._left_out |= set(kept[len(kept) // 2 :])
+        self.rows, self._streams, self._history = Rows(), {}, None
+        self._made.clear()
+
+    def notes(self) -> list[str]:
+        """What is missing from the curves."""
+        notes = []
+        if self._left_out:
+            read, every = len(self.rows.workers), len(self._left_out) + len(self.rows.workers)
+            notes.append(
+                f"these are the curves of {read} of {every} workers: all of them together have "
+                f"more than {MAX_ROWS:,} recorded steps"
+            )
+        facts, steps = self.facts, self.rows.step.values
+        if facts.parent and facts.forked_step and not (steps < facts.forked_step).any():
+            notes.append(
+                f"the steps before {facts.forked_step} are those of {facts.parent}, which are not "
+                "recorded here"
+            )
+        if self.rows.names_left_out:
+            left_out, kept = len(self.rows.names_left_out), len(self.rows.logged)
+            notes.append(f"{left_out} metrics beyond the first {kept} are left out")
+        return [*notes, *self._timeline.damage[:DAMAGE_SHOWN]]
 
     def _judge(self) -> None:
         """Find out which of the new rows count, and which were undone."""

@@ -77,6 +77,7 @@ def test_every_setting_can_be_set_by_environment(name):
         "checkpoint_recycle": "false",
         "checkpoint_when_busy": "wait",
         "exclude_on_gpu_faults": "false",
+        "self_test": "true",
         "warm_starts": "false",
     }
     text = texts.get(name, "10")

@@ -107,6 +107,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from SIGTERM to SIGKILL when a worker is stopped."""
     stop_grace_s: Seconds = 30.0
 
+    """Whether an agent tests its host before the first worker of each task."""
+    self_test: bool = False
+
     """Fork replacements from a process with the script's imports; the delay before it is made."""
     warm_starts: bool = True
     warm_starts_after_s: Seconds = 5.0

@@ -1,6 +1,7 @@
 """A host on which scripts fail is excluded, and tasks run elsewhere: a real coordinator, two real
 agents, real processes. A person includes the host again."""
 
+import resource
 import subprocess
 
 import pytest
@@ -40,6 +41,32 @@ def hosts(tmp_path, coordinator):
     yield started
     for agent in started:
         agent.close()
+
+
+def test_host_that_fails_its_self_test_is_excluded_and_the_task_runs_elsewhere(
+    api, coordinator, tmp_path
+):
+    """The first host really cannot write: its processes may not make files of more than 1 MB."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN, "utf-8")
+    bad = Agent(tmp_path, coordinator.address, 4, "bad", STRATA_SELF_TEST="true")
+    resource.prlimit(bad.process.pid, resource.RLIMIT_FSIZE, (2**20, 2**20))
+    good = None
+    try:
+        until(lambda: api.get("/hosts"), "the agent")
+        task = api.submit(script, 1, config={"steps": 3})
+        reason = until(lambda: host(api, "bad")["excluded"], "the exclusion")
+        assert reason.startswith(f"the self-test before {task} failed: disk: 16 MB cannot be")
+        assert host(api, "bad")["excluded_by"] == "self-test"
+        until(lambda: "excluded is host bad" in api.task(task)["reason"], "the reason")
+        good = Agent(tmp_path, coordinator.address, 1, "good", STRATA_SELF_TEST="true")
+        assert api.reaches(task, "completed")["committed_steps"] == 3
+        for part in ("network: connected", "disk: 16 MB", "arithmetic: a matrix", "memory: 4"):
+            assert f"self-test: {part}" in good.said()
+    finally:
+        bad.close()
+        if good is not None:
+            good.close()
 
 
 def run(coordinator, *words):

@@ -11,11 +11,13 @@ from msgspec import Struct
 
 from strata.agent.agent_records import held
 from strata.agent.coordinator_link import CoordinatorLink
+from strata.agent.self_test_gate import SelfTestGate
 from strata.agent.warm_start import Templates
 from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.config import Settings
 from strata.sdk.record.gpu_cards import shares, visible_cards
 from strata.sdk.session import owner_watch
+from strata.sdk.session.channel import parse_address
 from strata.wire.v1 import coordinator_pb2 as pb
 
 FLUSH_S = 5.0
@@ -41,7 +43,9 @@ async def hosting(
     with held(folder):
         cards = shares(visible_cards(), slots)
         templates = Templates(settings.warm_starts_after_s) if settings.warm_starts else None
-        supervisor = WorkerSupervisor(folder, worker_environment(settings), cards, templates)
+        target = parse_address(settings.coordinator_addr).target
+        gate = SelfTestGate(target, folder) if settings.self_test else None
+        supervisor = WorkerSupervisor(folder, worker_environment(settings), cards, templates, gate)
         supervisor.open()
         hello = pb.AgentHello(
             agent_id=name, hostname=socket.gethostname(), slots=slots, nonce=supervisor.nonce

@@ -177,6 +177,10 @@ class CoordinatorLink:
         if self._health is not None:
             health, self._health = self._health, None
             return pb.AgentMessage(health=host_health_message(health))
+        for task in self._supervisor.failed_tests:
+            reason = self._supervisor.failed_tests.pop(task)
+            failed = pb.SelfTestFailed(task_id=task, reason=reason)
+            return pb.AgentMessage(self_test_failed=failed)
         for start, ended in self._supervisor.exits.items():
             if start not in self._sent_exits:
                 self._sent_exits.add(start)

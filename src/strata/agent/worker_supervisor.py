@@ -17,6 +17,7 @@ from pathlib import Path
 from strata.agent import agent_records
 from strata.agent.agent_records import ChildRecord, Exit
 from strata.agent.leftover_events import Leftovers
+from strata.agent.self_test_gate import SelfTestGate
 from strata.agent.warm_start import Launch, Templates
 from strata.agent.worker_plan import Reason, Start, WantedStart, plan
 from strata.agent.worker_process import Child, adopt, fork, new_key, spawn
@@ -50,6 +51,8 @@ class WorkerSupervisor:
     """The worker processes of one host. `on_news` is called when there is something to send.
 
     `cards` are the GPUs of each slot, if any. Without `templates` every worker is a new process.
+    With a `gate` this host is tested before the first worker of a task starts; `failed_tests` has
+    the failures that were not sent yet, by task.
     """
 
     def __init__(
@@ -58,7 +61,9 @@ class WorkerSupervisor:
         identity: Mapping[str, str],
         cards: Sequence[Sequence[str]] = (),
         templates: Templates | None = None,
+        gate: SelfTestGate | None = None,
     ) -> None:
+        self.failed_tests: dict[str, str] = {}
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
         self.leftovers = Leftovers(folder)
@@ -66,6 +71,9 @@ class WorkerSupervisor:
         self._identity = identity
         self._cards = cards
         self._templates = templates
+        self._gate = gate
+        if gate is not None:
+            gate.on_end = self._tested
         self._children: dict[Start, Child] = {}
         self._starting: ChildRecord | None = None
         self._jobs: dict[str, pb.Job] = {}
@@ -127,6 +135,8 @@ class WorkerSupervisor:
         self._ended = {place: last for place, last in self._ended.items() if place in record}
         if self._templates is not None:
             self._templates.retain(self._jobs)
+        if self._gate is not None:
+            self._gate.retain(self._jobs)
         self._prepare_for_adopted()
         self._act()
 
@@ -162,7 +172,7 @@ class WorkerSupervisor:
 
     async def end_all(self) -> None:
         """End all workers gracefully, and start no more."""
-        self._closing = True
+        self._close()
         for start in list(self._children):
             self._end(start, "leaving")
         while self._watching:
@@ -172,13 +182,13 @@ class WorkerSupervisor:
 
     def kill_all(self) -> None:
         """Kill all workers."""
-        self._closing = True
+        self._close()
         for child in self._children.values():
             child.signal(signal.SIGKILL)
 
     def detach(self) -> None:
         """Leave all workers running for the next agent."""
-        self._closing = True
+        self._close()
         for _, task in self._ending.values():
             task.cancel()
         for task in self._watching:
@@ -187,6 +197,11 @@ class WorkerSupervisor:
             child.detach()
         if self._templates is not None:
             self._templates.close()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._gate is not None:
+            self._gate.close()
 
     def _act(self) -> None:
         """Start and end workers according to the duties."""
@@ -198,7 +213,19 @@ class WorkerSupervisor:
         for start, reason in todo.stops.items():
             self._end(start, reason)
         for start in todo.starts:
-            self._start(start, self._jobs[start.task])
+            if self._gate is None or self._gate.admits(start.task):
+                self._start(start, self._jobs[start.task])
+
+    def _tested(self, task: str, reason: str) -> None:
+        """Start the workers of a task after a self-test, or report that this host failed it."""
+        if reason and not self._closing:
+            self.failed_tests[task] = reason
+            todo = plan(self._children, self._ended, self._duties, self._completed)
+            for start in [start for start in todo.starts if start.task == task]:
+                self._log_for(start, f"{start.worker} is not started, self-test failed: {reason}")
+                self._note_exit(Exit(start, CANNOT_START))
+            self._save()
+        self._act()
 
     def _start(self, start: Start, job: pb.Job) -> None:
         self._starting = ChildRecord(

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 import uvloop
+from msgspec import structs
 
 from strata.agent.agent_host import Leaving, hosting
 from strata.cli.support.options import CoordinatorAddress, Token, coordinator_settings
@@ -45,6 +46,9 @@ def agent(
     keep_workers: Annotated[
         bool, typer.Option(help="Leave the workers running when the agent stops.")
     ] = False,
+    self_test: Annotated[
+        bool, typer.Option(help="Test this host before each task, at most 10 s.")
+    ] = False,
 ) -> None:
     """Run workers for a coordinator on this host until SIGTERM or Ctrl-C.
 
@@ -52,6 +56,8 @@ def agent(
     name and folder: it takes over the workers that still run.
     """
     settings = coordinator_settings("agent", coordinator, token, data_dir)
+    if self_test:
+        settings = structs.replace(settings, self_test=True)
     configure(settings, "agent")
     name = name or socket.gethostname()
     leaving: Leaving = "leave" if keep_workers else "end"

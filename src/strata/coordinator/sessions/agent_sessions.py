@@ -22,7 +22,9 @@ from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineInt
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.task_environments import Environments, Vault
 from strata.core.events import Event
+from strata.core.hosts.host_exclusion import ReportSelfTest
 from strata.core.hosts.host_record import ReportHost
+from strata.core.limits import require_text
 from strata.core.state import Agent, Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.standing import AFFECTING, Duty, affected, duties_by_agent
@@ -160,6 +162,7 @@ class AgentSession:
             "output": self._output,
             "left": self._left,
             "health": self._health,
+            "self_test_failed": self._self_test_failed,
         }
 
     def on_message(self, message: pb.AgentMessage) -> None:
@@ -235,6 +238,18 @@ class AgentSession:
             agent=self.agent,
             incarnation=self.incarnation,
             health=host_messages.host_health(message.health),
+        )
+        put = partial(self.engine.ask, command)
+        self._backlog.submit(message.ByteSize(), put, self._beat_decided)
+
+    def _self_test_failed(self, message: pb.AgentMessage) -> None:
+        failed = message.self_test_failed
+        require_text(task_id=failed.task_id, reason=failed.reason)
+        command = ReportSelfTest(
+            agent=self.agent,
+            incarnation=self.incarnation,
+            task=failed.task_id,
+            reason=failed.reason,
         )
         put = partial(self.engine.ask, command)
         self._backlog.submit(message.ByteSize(), put, self._beat_decided)

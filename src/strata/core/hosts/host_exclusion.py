@@ -1,4 +1,5 @@
-"""Hosts that are not used: excluded by a person, because of a hardware fault, or after failures.
+"""Hosts that are not used: excluded by a person, because of a hardware fault or a failed self-test,
+or after failures.
 
 Placement does not use an excluded host. Workers that run there go on. An exclusion holds until a
 person includes the host again.
@@ -25,9 +26,9 @@ from strata.core.limits import require_text, shortened
 from strata.core.state import Cluster, Host, HostFailure
 from strata.core.task_state import Task
 from strata.core.tasks.placement import place_waiting
-from strata.errors import InvalidArgument, NotFound
+from strata.errors import Fenced, InvalidArgument, NotFound
 
-Excluder: TypeAlias = Literal["person", "failures", "fault"]
+Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
 
 FATAL_XIDS = {
     48: "uncorrectable memory error",
@@ -75,6 +76,15 @@ class HostIncluded(Fact, frozen=True, kw_only=True):
     sentence = "host {host} was included again[: {reason}]"
 
     host: str
+    reason: str
+
+
+class ReportSelfTest(Command, frozen=True):
+    """The host of an agent failed its self-test before a task started."""
+
+    agent: str
+    incarnation: int
+    task: str
     reason: str
 
 
@@ -131,6 +141,20 @@ def exclude(d: Decision, c: ExcludeHost) -> None:
         )
     if not is_excluded(d.state, c.host):
         d.record(HostExcluded(host=c.host, reason=c.reason, by="person"), c.cause)
+
+
+@decides(ReportSelfTest)
+def report_self_test(d: Decision, c: ReportSelfTest) -> None:
+    """Exclude a host that failed its self-test."""
+    agent = d.state.agents.get(c.agent)
+    if agent is None or agent.incarnation != c.incarnation:
+        raise Fenced(
+            f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
+            hint="register the agent again",
+        )
+    if not is_excluded(d.state, c.agent):
+        reason = shortened(f"the self-test before {c.task} failed: {c.reason}")
+        d.record(HostExcluded(host=c.agent, reason=reason, by="self-test"), c.cause)
 
 
 @decides(IncludeHost)

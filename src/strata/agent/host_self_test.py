@@ -1,0 +1,146 @@
+"""The self-test of a host: memory, arithmetic, disk, GPUs, and the way to the coordinator.
+
+Run as a program with the coordinator's host and port and a folder. It prints one line for each part
+and exits with 1 at the first one that failed. What cannot be tested here says so and is no failure:
+GPUs without torch, and what no time is left for.
+"""
+
+import hashlib
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strata.sdk.record.gpu_cards import visible_cards
+
+MEMORY_BYTES = 128 * 2**20
+DISK_BYTES = 16 * 2**20
+SIDE = 512
+PRODUCT_DIGEST = "ed914bbe0d5f7198"
+"""Of the product of two matrices of small integers, which every number format holds exactly."""
+
+PATTERNS = (0x00, 0xFF, 0x55, 0xAA)
+CONNECT_S = 5.0
+ENOUGH_S = 7.0
+"""No further part is started after this time."""
+
+
+class SelfTestFailure(Exception):
+    """A part of the self-test failed."""
+
+
+def memory() -> str:
+    """Write patterns to memory and read them back."""
+    block = np.empty(MEMORY_BYTES, dtype=np.uint8)
+    for pattern in PATTERNS:
+        block[:] = pattern
+        wrong = int(np.count_nonzero(block != pattern))
+        if wrong:
+            raise SelfTestFailure(f"{wrong} of {MEMORY_BYTES} bytes lost the pattern {pattern:#x}")
+    return f"{len(PATTERNS)} patterns in {MEMORY_BYTES >> 20} MB"
+
+
+def factors() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Two matrices of small integers."""
+    numbers = np.arange(SIDE * SIDE, dtype=np.int64).reshape(SIDE, SIDE) * 7919
+    return (numbers + 1) % 97, (numbers + 2) % 97
+
+
+def require_product(product: np.ndarray[Any, Any], where: str) -> None:
+    """Raise unless a product of the factors is the right one."""
+    whole = np.ascontiguousarray(product.astype(np.int64))
+    found = hashlib.blake2b(whole.tobytes(), digest_size=8).hexdigest()
+    if found != PRODUCT_DIGEST:
+        raise SelfTestFailure(
+            f"the matrix product on {where} has digest {found} instead of {PRODUCT_DIGEST}"
+        )
+
+
+def arithmetic() -> str:
+    """Multiply matrices and compare the digest of the product."""
+    left, right = factors()
+    require_product(left.astype(np.float64) @ right.astype(np.float64), "the CPU")
+    return "a matrix product has the expected digest"
+
+
+def disk(folder: Path) -> str:
+    """Write a file, and read the same bytes back."""
+    path = folder / f"self-test-{os.getpid()}"
+    block = np.random.default_rng(1).bytes(DISK_BYTES)
+    try:
+        with path.open("wb") as file:
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                # Read from the disk, not from the memory that holds what was just written.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if path.read_bytes() != block:
+            raise SelfTestFailure(f"{path} was read back with other bytes")
+    except OSError as error:
+        raise SelfTestFailure(f"{DISK_BYTES >> 20} MB cannot be written: {error}") from error
+    finally:
+        path.unlink(missing_ok=True)
+    return f"{DISK_BYTES >> 20} MB written and read back"
+
+
+def network(host: str, port: int) -> str:
+    """Connect to the coordinator."""
+    began_s = time.monotonic()
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError as error:
+        raise SelfTestFailure(f"cannot connect to {host}:{port}: {error}") from error
+    return f"connected to the coordinator in {(time.monotonic() - began_s) * 1000:.1f} ms"
+
+
+def gpus() -> str:
+    """Multiply the matrices on each GPU."""
+    if not visible_cards():
+        return "not tested: there is none"
+    try:
+        import torch
+    except ImportError:
+        return "not tested: torch is not installed"
+    left, right = factors()
+    for number in range(torch.cuda.device_count()):
+        try:
+            device = torch.device("cuda", number)
+            # float32 may use TF32, which rounds; float64 does not.
+            product = torch.from_numpy(left).double().to(device) @ torch.from_numpy(
+                right
+            ).double().to(device)
+            require_product(product.cpu().numpy(), f"GPU {number}")
+        except RuntimeError as error:
+            raise SelfTestFailure(f"GPU {number}: {error}") from error
+    return f"a matrix product on {torch.cuda.device_count()} GPUs has the expected digest"
+
+
+def main(host: str, port: str, folder: str) -> int:
+    """Run all parts; returns the exit code."""
+    began_s = time.monotonic()
+    parts = {
+        "network": lambda: network(host, int(port)),
+        "disk": lambda: disk(Path(folder)),
+        "arithmetic": arithmetic,
+        "memory": memory,
+        "GPUs": gpus,
+    }
+    for name, part in parts.items():
+        if time.monotonic() - began_s > ENOUGH_S:
+            print(f"{name}: not tested: no time was left", flush=True)
+            continue
+        try:
+            print(f"{name}: {part()}", flush=True)
+        except SelfTestFailure as failure:
+            print(f"{name}: {failure}", flush=True)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

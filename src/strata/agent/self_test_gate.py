@@ -1,0 +1,82 @@
+"""Runs the self-test of this host before the first worker of each task.
+
+A host that fails is reported to the coordinator, which excludes it; the workers that wait are
+reported as not started, and are placed on other hosts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 10.0
+MAX_REASON = 500
+
+
+class SelfTestGate:
+    """The tasks for which this host was tested; `on_end` is called with a task after its test, and
+    with the reason if the host failed."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        host, _, port = target.rpartition(":")
+        module = "strata.agent.host_self_test"
+        self._command = [sys.executable, "-m", module, host.strip("[]"), port, str(folder)]
+        self._passed: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.on_end: Callable[[str, str], None] = lambda task, reason: None
+
+    def admits(self, task: str) -> bool:
+        """Whether workers of a task may start; if not, its test runs."""
+        if task in self._passed:
+            return True
+        if task not in self._running:
+            self._running[task] = asyncio.create_task(self._test(task))
+        return False
+
+    def retain(self, tasks: Collection[str]) -> None:
+        """Forget tasks that have no duties here."""
+        self._passed &= set(tasks)
+
+    def close(self) -> None:
+        """End the tests that run."""
+        for test in self._running.values():
+            test.cancel()
+
+    async def _test(self, task: str) -> None:
+        reason = await self._failure()
+        del self._running[task]
+        if reason:
+            log.error("this host failed its self-test before task %s: %s", task, reason)
+        else:
+            self._passed.add(task)
+        self.on_end(task, reason)
+
+    async def _failure(self) -> str:
+        """Run the test; returns why this host failed, or nothing."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *self._command, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+            )
+        except OSError as error:
+            return f"the self-test cannot be started: {error}"
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                output, _ = await child.communicate()
+        except TimeoutError:
+            return f"it did not end within {LIMIT_S:g} s"
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+        lines = output.decode("utf-8", "replace").strip().splitlines()
+        for line in lines:
+            log.info("self-test: %s", line)
+        if child.returncode == 0:
+            return ""
+        last = lines[-1] if lines else f"exit code {child.returncode}"
+        return last[:MAX_REASON]

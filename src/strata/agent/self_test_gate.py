@@ -73,6 +73,7 @@ class SelfTestGate:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
+                await child.wait()
         lines = output.decode("utf-8", "replace").strip().splitlines()
         for line in lines:
             log.info("self-test: %s", line)

@@ -26,7 +26,8 @@ from strata.core.limits import require_text, shortened
 from strata.core.state import Cluster, Host, HostFailure
 from strata.core.task_state import Task
 from strata.core.tasks.placement import place_waiting
-from strata.errors import Fenced, InvalidArgument, NotFound
+from strata.core.workers.fencing import require_agent
+from strata.errors import InvalidArgument, NotFound
 
 Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
 
@@ -146,12 +147,7 @@ def exclude(d: Decision, c: ExcludeHost) -> None:
 @decides(ReportSelfTest)
 def report_self_test(d: Decision, c: ReportSelfTest) -> None:
     """Exclude a host that failed its self-test."""
-    agent = d.state.agents.get(c.agent)
-    if agent is None or agent.incarnation != c.incarnation:
-        raise Fenced(
-            f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
-            hint="register the agent again",
-        )
+    require_agent(d.state, c.agent, c.incarnation)
     if not is_excluded(d.state, c.agent):
         reason = shortened(f"the self-test before {c.task} failed: {c.reason}")
         d.record(HostExcluded(host=c.agent, reason=reason, by="self-test"), c.cause)

@@ -10,8 +10,7 @@ from strata.core.hosts.host_exclusion import exclude_for_fault
 from strata.core.hosts.host_health import HostHealth
 from strata.core.limits import require_name
 from strata.core.state import Cluster, Host
-from strata.core.workers.fencing import WorkerCommand
-from strata.errors import Fenced
+from strata.core.workers.fencing import WorkerCommand, require_agent
 
 MAX_HOSTS = 10_000
 
@@ -68,12 +67,7 @@ def _make_room(state: Cluster) -> None:
 @decides(ReportHost)
 def report_host(d: Decision, c: ReportHost) -> None:
     """Record the health of an agent's host."""
-    agent = d.state.agents.get(c.agent)
-    if agent is None or agent.incarnation != c.incarnation:
-        raise Fenced(
-            f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
-            hint="register the agent again",
-        )
+    agent = require_agent(d.state, c.agent, c.incarnation)
     known = d.state.hosts.get(agent.id)
     before = known.health if known is not None else None
     measured = HostMeasured(

@@ -8,7 +8,7 @@ incarnation.
 
 from strata.core.decision import Decision, applies
 from strata.core.events import Command, Event, Fact
-from strata.core.state import Cluster
+from strata.core.state import Agent, Cluster
 from strata.errors import Fenced, NotFound
 
 MAX_FENCED = 16
@@ -75,3 +75,14 @@ def require_living(d: Decision, c: WorkerCommand) -> None:
         f"incarnation {c.incarnation} of worker {c.worker!r} is fenced: {reason}",
         hint="register again; the worker then gets a new incarnation",
     )
+
+
+def require_agent(state: Cluster, agent: str, incarnation: int) -> Agent:
+    """The agent of that id; refuses an incarnation that is not its newest."""
+    known = state.agents.get(agent)
+    if known is None or known.incarnation != incarnation:
+        raise Fenced(
+            f"agent {agent!r} of incarnation {incarnation} is fenced",
+            hint="register the agent again",
+        )
+    return known

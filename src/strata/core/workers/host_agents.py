@@ -7,6 +7,7 @@ from strata.core.task_state import Task
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.departures import Departures, left_after_release
+from strata.core.workers.fencing import require_agent
 from strata.core.workers.worker_lifecycle import DeclareLost
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
@@ -222,12 +223,7 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
 
 def _is_new(d: Decision, task: Task, c: ReportExit) -> bool:
     """Whether this exit is not recorded yet; refuses an exit that the agent cannot have seen."""
-    agent = d.state.agents.get(c.agent)
-    if agent is None or agent.incarnation != c.incarnation:
-        raise Fenced(
-            f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
-            hint="register the agent again",
-        )
+    require_agent(d.state, c.agent, c.incarnation)
     placement = task.released.get(c.worker) or task.placements.get(c.worker)
     if placement is None or c.start <= task.exits.get(c.worker, 0):
         return False

@@ -112,3 +112,13 @@ def test_coordinator_stops_with_open_sessions_and_streams(up, number):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_coordinator_stops(up, number):
     assert up.start().end(number) == 0
+
+
+def test_agent_of_a_finished_run_is_not_up_in_its_folder(up):
+    script = "import strata\nwith strata.join():\n    pass\n"
+    (up.folder / "train.py").write_text(script, "utf-8")
+    ended = strata("run", "train.py", "--data-dir", "data", cwd=up.folder)
+    assert ended.returncode == 0, ended.stderr
+    up.start()
+    agents = httpx.get(f"{up.url}/api/agents").json()
+    assert [(agent["id"], agent["up"]) for agent in agents] == [("local", False)]

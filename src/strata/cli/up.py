@@ -113,6 +113,10 @@ async def serve_until_signal(settings: Settings) -> None:
     console = SafeConsole(stderr=True, markup=False)
     signalled = asyncio.create_task(until_signal())
     async with running(settings, __version__) as coordinator:
+        # Imported here: a coordinator in a new folder needs no agent.
+        from strata.launch.local_cluster import lose_embedded_agent
+
+        await lose_embedded_agent(coordinator, Path(settings.data_dir))
         freeze_garbage_collection()
         announce(console, settings, coordinator)
         ended = asyncio.create_task(coordinator.engine.ended())

@@ -23,6 +23,7 @@ from strata.config import Settings
 from strata.coordinator.server import Running, running
 from strata.core.record.log_salvage import ContinueCopy
 from strata.core.tasks.continuation import EndKilledTask
+from strata.core.workers.host_agents import DeclareAgentLost
 from strata.errors import StrataError
 from strata.launch.run_copies import COPIED
 from strata.launch.run_notes import RUNS
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 AGENT_NAME = "local"
 AGENTS = "agents"
+EMBEDDED = "embedded"
+"""File in the folder of an agent that is part of the process of its coordinator."""
 
 
 class Local:
@@ -162,6 +165,7 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
             await _either(stop.wait(), coordinator.engine.ended())
             return
         async with hosting(reachable, AGENT_NAME, slots, folder) as host:
+            (folder / EMBEDDED).touch()
             await host.link.attached.wait()
             ready.set_result(Local(coordinator, reachable.coordinator_addr, host, stop))
             await _either(stop.wait(), coordinator.engine.ended(), host.linked)
@@ -182,6 +186,20 @@ async def end_killed(coordinator: Running) -> None:
     for task in list(coordinator.engine.kernel.state.tasks.values()):
         if not task.ended:
             await coordinator.engine.submit(EndKilledTask(task=task.id))
+
+
+async def lose_embedded_agent(coordinator: Running, folder: Path) -> None:
+    """In the folder of a run: declare its agent lost, which ended with the process of the run."""
+    own = folder / AGENTS / AGENT_NAME
+    if not (own / EMBEDDED).exists():
+        return
+    end_orphans(own)
+    agent = coordinator.engine.kernel.state.agents.get(AGENT_NAME)
+    if agent is not None and agent.up:
+        reason = "it was part of `strata run`, which has ended"
+        command = DeclareAgentLost(agent=agent.id, incarnation=agent.incarnation, reason=reason)
+        await coordinator.engine.submit(command)
+    (own / EMBEDDED).unlink()  # an agent of this name may be started beside this coordinator
 
 
 async def _either(*events: Awaitable[object]) -> None:

@@ -21,7 +21,7 @@ from strata.cli.support.tracker_exports import destination_of
 from strata.errors import NotFound
 from strata.timeline.archive.run_archive import open_anywhere
 from strata.timeline.forward import forwarding
-from strata.timeline.forward.forwarding import Forwarder, Source
+from strata.timeline.forward.forwarding import Forwarder, LogSource
 from strata.timeline.forward.mlflow_runs import MlflowRuns
 from tests.cli.conftest import environment, free_port, started_verb, strata, until
 from tests.cli.curved import STEPS, TASK
@@ -212,6 +212,36 @@ def test_tensorboard_reads_images_texts_and_histograms(logged, tmp_path):
         assert rows[:, 2].tolist() == [10] * 10
     texts = [(each.step, text_of(each)) for each in reader.Tensors("note")]
     assert texts == [(12, "after 12 steps"), (24, "after 24 steps")]
+
+
+def everything(folder):
+    """All that TensorBoard reads from an export, but when the session ended."""
+    reader = accumulator(folder)
+    tags = reader.Tags()
+    tensors = [
+        (tag, each.step, each.wall_time, each.tensor_proto.SerializeToString())
+        for tag in tags["tensors"]
+        for each in reader.Tensors(tag)
+        if "end_info" not in tag
+    ]
+    return [reader.Scalars(tag) for tag in tags["scalars"]], reader.Images("sample"), tensors
+
+
+def test_export_over_rest_is_that_of_the_log(logged, tmp_path):
+    http = str(free_port())
+    arguments = ("up", "--data-dir", str(logged), "--http-port", http, "--grpc-port", "0")
+    export = ("export", "--format", "tensorboard", "--out")
+    with started_verb(*arguments, cwd=tmp_path) as up:
+        up.wait_for(lambda up: any("data " in line for line in up.err), "sign of a start")
+        url = ("--url", f"http://127.0.0.1:{http}", "--follow")
+        done = strata(*export, str(tmp_path / "rest"), *url, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = strata(*export, str(tmp_path / "log"), "--data", str(logged), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [over_rest] = (tmp_path / "rest").iterdir()
+    found = everything(over_rest)
+    assert found == everything(tmp_path / "log" / over_rest.name)
+    assert len(found[1]) == LOGGED_STEPS // EVERY
 
 
 @contextmanager
@@ -453,7 +483,7 @@ def test_mlflow_that_loses_answers_gets_each_value_once(
         losing_answers(mlflow, 3) as (url, left),
         open_anywhere(str(curved / "data")) as timeline,
     ):
-        source = Source(timeline, "", 0)
+        source = LogSource(timeline, "", 0)
         runs = MlflowRuns(url, "lost", source, said.append, wait=waits.append)
         Forwarder(source, runs, tmp_path / "state.json").run(follow=False)
     assert left == [0]

@@ -67,6 +67,7 @@ def export(
             out,
             data=data,
             run=run,
+            url=url,
             task=task,
             rank=rank,
             follow=follow,

@@ -30,6 +30,7 @@ from strata.timeline.answers import (
     story_entry,
 )
 from strata.timeline.curves.curve_reader import CurveReader
+from strata.timeline.forward.logged_pages import LoggedPages
 from strata.timeline.goodput.goodput_answers import GoodputAnswer
 from strata.timeline.goodput.prices import Prices
 from strata.timeline.goodput.task_goodput import goodput, newest_task
@@ -65,6 +66,7 @@ class TimelineQueries:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.curves = CurveReader(timeline)
+        self.logged = LoggedPages(timeline)
         self._lock = threading.Lock()
         self._trust: Trust | None = None
         self._examined_s = 0.0

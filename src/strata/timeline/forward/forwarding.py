@@ -54,12 +54,23 @@ class Progress(Struct):
     helper: tuple[int, float] | None = None
 
 
-class Source:
+class Source(Protocol):
     """What one rank of a task logged."""
+
+    rank: int
+
+    def page(self, cursor: str) -> LoggedPage:
+        """The items after a cursor."""
+
+    def media(self, item: LoggedItem) -> MediaLogged:
+        """The content of an image, text or histogram."""
+
+
+class LogSource:
+    """What one rank of a task logged, read from its log."""
 
     def __init__(self, timeline: Timeline, task: str, rank: int) -> None:
         self.rank = rank
-        self.live = timeline.live
         self._timeline = timeline
         self._task = task
         self._pages = LoggedPages(timeline)
@@ -120,7 +131,7 @@ class Forwarder:
             self._send(page)
             if page.more or page.items:
                 settled_s = 0.0
-            elif not follow or not self._source.live or settled_s >= SETTLED_S:
+            elif not follow or not page.live or settled_s >= SETTLED_S:
                 break
             else:
                 wait(POLL_S)

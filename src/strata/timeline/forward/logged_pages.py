@@ -9,6 +9,7 @@ A cursor holds the next seq of each incarnation that was read. A live page ends 
 log, because its events may still arrive.
 """
 
+import threading
 from collections.abc import Iterator
 from itertools import groupby
 from math import isfinite, isnan
@@ -79,6 +80,7 @@ class LoggedPage(Struct, frozen=True, kw_only=True):
 
     `resumed` lists the step at which each generation resumed, in order. `config` is what the user
     submitted and what the script recorded. `more`: there are items after this page already.
+    `live`: the log may still grow.
     """
 
     task: str
@@ -91,6 +93,7 @@ class LoggedPage(Struct, frozen=True, kw_only=True):
     items: list[LoggedItem]
     cursor: str
     more: bool
+    live: bool
 
     @property
     def ended(self) -> bool:
@@ -99,10 +102,11 @@ class LoggedPage(Struct, frozen=True, kw_only=True):
 
 
 class LoggedPages:
-    """The pages of all tasks of a log."""
+    """The pages of all tasks of a log; may be called from any thread."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
+        self._lock = threading.Lock()
         self._facts = CurveFacts(timeline)
         self._position = timeline.reader.first
         self._seats: dict[str, list[tuple[int, dict[int, str]]]] = {}
@@ -110,6 +114,10 @@ class LoggedPages:
 
     def page(self, task: str, rank: int, cursor: str, limit: int) -> LoggedPage:
         """The items after a cursor; an empty task means the only one."""
+        with self._lock:
+            return self._page(task, rank, cursor, limit)
+
+    def _page(self, task: str, rank: int, cursor: str, limit: int) -> LoggedPage:
         self._refresh()
         facts = self._task(task)
         ended = facts.state in ENDED or not self._timeline.live
@@ -135,6 +143,7 @@ class LoggedPages:
             items=found,
             cursor=encoded(places),
             more=more,
+            live=self._timeline.live,
         )
 
     def _refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""Endpoints of the images, texts and histograms that scripts logged."""
+"""Endpoints of what scripts logged: images, texts, histograms, and pages for other tools."""
 
 from typing import Annotated
 
@@ -12,12 +12,18 @@ from strata.coordinator.rest.views.past_state import ThePast
 from strata.core.workers.worker_facts import MediaKind, MediaLogged
 from strata.errors import Corrupt
 from strata.timeline.answers import HistogramAnswer, MediaItem
+from strata.timeline.forward.logged_pages import LoggedPage
 from strata.timeline.read.logged_items import Wanted
 
 IMAGES = {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
 
 Text = Annotated[str, QueryParameter(max_length=400)]
 Kind = Annotated[MediaKind | None, QueryParameter(description="Only items of this kind.")]
+Rank = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
+Place = Annotated[
+    str,
+    QueryParameter(max_length=32_768, description="The cursor of the page before; empty at first."),
+]
 Step = Annotated[int | None, QueryParameter(ge=0, le=2**53 - 1)]
 
 
@@ -46,6 +52,19 @@ async def get_media(past: ThePast, ref: FromPath[str]) -> Response[bytes]:
     return Response(body, media_type=media_type)
 
 
+@get("/timeline/logged", responses=READS_ONE)
+async def list_logged(
+    past: ThePast,
+    task: Text = "",
+    rank: Rank = 0,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Place = "",
+) -> LoggedPage:
+    """What one rank of a task logged, in order, without what a recovery undid; for other tools. An
+    empty task is the only one."""
+    return await past.ask(lambda queries: queries.logged.page(task, rank, cursor, limit))
+
+
 def content(item: MediaLogged) -> tuple[bytes, str]:
     """An item as bytes, and their media type."""
     if item.media == "text":
@@ -58,5 +77,5 @@ def content(item: MediaLogged) -> tuple[bytes, str]:
     return item.data, IMAGES[item.format]
 
 
-ENDPOINTS = [list_media, get_media]
+ENDPOINTS = [list_media, get_media, list_logged]
 """All endpoints of this module."""

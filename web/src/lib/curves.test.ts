@@ -68,6 +68,13 @@ it("replaces overlapping points by the newer ones", () => {
   expect(extended(before, NO_POINTS)).toBe(before);
 });
 
+it("joins newer points into buckets like those before them, and keeps a spike and a missing value", () => {
+  const before = { ...points([5, 4, 3]), x: [9, 19, 29], exact: false };
+  const finer = { ...points([1, 3, 100, null, 2], 0), x: [30, 31, 38, 41, 42] };
+  const both = extended(before, finer);
+  expect([both.x, both.mean, both.max]).toEqual([[9, 19, 29, 38, 42], [5, 4, 3, 104 / 3, null], [5, 4, 3, 100, 2]]);
+});
+
 it("cuts points to a window, with the marks of values that are not finite", () => {
   const cut = within({ ...points([1, 2, 3, 4]), not_finite: [0, 2.5, 9] }, { from: 0.5, to: 2.5 });
   expect([cut.x, cut.mean, cut.time_ms, cut.not_finite]).toEqual([[1, 2], [2, 3], [1000, 2000], [2.5]]);

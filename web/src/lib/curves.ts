@@ -14,6 +14,8 @@ export interface Points {
   time_ms: readonly number[];
   /** Where a value was NaN or infinite, in units of x. */
   not_finite: readonly number[];
+  /** False when a point stands for several steps. */
+  exact?: boolean;
 }
 
 export const NO_POINTS: Points = { x: [], mean: [], min: [], max: [], step: [], time_ms: [], not_finite: [] };
@@ -85,20 +87,41 @@ export function momentOf(points: Points, at: number): number | null {
   return index < 0 ? null : points.time_ms[index]!;
 }
 
-/** Points with newer ones after them; the newer ones replace what they overlap. */
-export function extended(before: Points, newer: Points): Points {
-  const from = newer.x[0];
+/** Points with newer ones after them, in buckets as wide as the others; the newer ones replace what they overlap. */
+export function extended(before: Points, finer: Points): Points {
+  const from = finer.x[0];
   if (from === undefined) return before;
   const kept = firstAtOrAfter(before.x, from);
-  const joined = <T>(old: readonly T[], next: readonly T[]) => [...old.slice(0, kept), ...next];
+  const width = before.exact === false && before.x.length > 1 ? (before.x[before.x.length - 1]! - before.x[0]!) / (before.x.length - 1) : 0;
+  const newer = width > 0 ? joined(finer, width) : finer;
+  const both = <T>(old: readonly T[], next: readonly T[]) => [...old.slice(0, kept), ...next];
   return {
-    x: joined(before.x, newer.x),
-    mean: joined(before.mean, newer.mean),
-    min: joined(before.min, newer.min),
-    max: joined(before.max, newer.max),
-    step: joined(before.step, newer.step),
-    time_ms: joined(before.time_ms, newer.time_ms),
+    x: both(before.x, newer.x),
+    mean: both(before.mean, newer.mean),
+    min: both(before.min, newer.min),
+    max: both(before.max, newer.max),
+    step: both(before.step, newer.step),
+    time_ms: both(before.time_ms, newer.time_ms),
     not_finite: [...before.not_finite.filter((at) => at < from), ...newer.not_finite],
+    ...(before.exact !== undefined && { exact: before.exact }),
+  };
+}
+
+/** Points joined into buckets of a width, so that the newest points look like the older ones beside them. */
+export function joined(points: Points, width: number): Points {
+  const starts = points.x.flatMap((at, index) => (index === 0 || Math.floor(at / width) !== Math.floor(points.x[index - 1]! / width) ? [index] : []));
+  const each = <T>(column: readonly T[], join: (bucket: readonly T[]) => T) => starts.map((start, index) => join(column.slice(start, starts[index + 1])));
+  const last = (bucket: readonly number[]) => bucket[bucket.length - 1]!;
+  const mean = (bucket: readonly Value[]) => (bucket.includes(null) ? null : bucket.reduce<number>((sum, value) => sum + value!, 0) / bucket.length);
+  const ofKnown = (choose: (a: number, b: number) => number) => (bucket: readonly Value[]) => bucket.reduce((a, b) => (a === null ? b : b === null ? a : choose(a, b)), null);
+  return {
+    x: each(points.x, last),
+    mean: each(points.mean, mean),
+    min: each(points.min, ofKnown(Math.min)),
+    max: each(points.max, ofKnown(Math.max)),
+    step: each(points.step, last),
+    time_ms: each(points.time_ms, last),
+    not_finite: points.not_finite,
   };
 }
 

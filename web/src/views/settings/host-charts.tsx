@@ -58,7 +58,7 @@ export function chartsOf(history: HostHistory): { title: string; lines: Line[]; 
 
 /** The newest value of each line; of many lines the lowest and the highest. */
 export function newest(lines: Line[]): string {
-  const values = lines.flatMap(({ values }) => values[values.length - 1] ?? []).map((value) => Math.round(value * 10) / 10);
+  const values = lines.flatMap((line) => line.values[line.values.length - 1] ?? []).map((value) => Math.round(value * 10) / 10);
   if (values.length === 0) return UNRECORDED;
   if (values.length <= 3) return values.map(figure).join(" · ");
   return `${figure(Math.min(...values))} to ${figure(Math.max(...values))}`;

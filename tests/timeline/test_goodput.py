@@ -192,21 +192,32 @@ def test_rollback_is_paid_by_the_loss_and_earlier_checkpoint_would_have_helped()
         for each in list(sim.workers.values()):
             each.exit(137, 9)
 
-    run = Planted(lose_all, at_s=215.0, workers=3)
-    back = run.kinds("RolledBack")[0].event.body
-    undone = [
-        r.event.body
-        for r in run.kinds("StepFinished")
-        if r.at_ns / 1e9 < moment(run, "RolledBack") and back.to <= r.event.body.step
-    ]
+    run = Planted(lose_all, at_s=320.0, workers=3)
+    (back,) = [r.event.body for r in run.kinds("RolledBack")]
+    lost_s = moment(run, "RolledBack")
+    steps = [r.event.body for r in run.kinds("StepFinished") if r.at_ns / 1e9 < lost_s]
+    undone = {each.step: [] for each in steps if each.step >= back.to}
+    for each in steps:
+        if each.step in undone:
+            undone[each.step].append(each.compute_s + each.wait_s)
     answer = of(run)
-    rolled_s = sum(
-        each.classes.get("rolled_back", 0.0) for each in answer.causes if each.kind == "WorkerLost"
-    )
-    undone_s = sum(s.compute_s + s.data_s + s.communication_s + s.wait_s for s in undone)
-    assert undone_s > 0
+    lost = [each for each in answer.causes if each.kind == "WorkerLost"]
+    rolled_s = sum(each.classes.get("rolled_back", 0.0) for each in lost)
     assert rolled_s == pytest.approx(seconds(answer)["rolled_back"])
-    assert rolled_s >= undone_s - 1e-6
+    # In the newest of these steps, the wait for the workers that were gone is detection.
+    undone_s = sum(map(sum, undone.values()))
+    assert rolled_s + seconds(answer)["loss_detection"] >= undone_s - 1e-6
+    assert rolled_s > 0.8 * undone_s
+    first, second = [r.event.body.step for r in run.kinds("CheckpointCommitted")][:2]
+    half = second + (second - first) // 2
+    assert back.to == second < half < back.origin
+    kept_s = sum(sum(took) for step, took in undone.items() if step < half)
+    savings = [each.saving for each in lost if each.saving]
+    # All workers were lost: one spare would not have been enough, an earlier checkpoint would.
+    assert [each.text.startswith("a checkpoint interval half as long") for each in savings] == [
+        True
+    ]
+    assert savings[0].seconds == pytest.approx(kept_s, rel=1e-6)
     exact(run.timeline, "train-1")
 
 

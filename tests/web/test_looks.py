@@ -18,6 +18,8 @@ VIEWS = [
     "checkpoints",
     "barriers",
     "logs",
+    "goodput?price=3/worker-hour",
+    "goodput/all-runs",
     "timeline",
     "settings",
 ]
@@ -36,7 +38,8 @@ def test_axe_finds_no_violation(visit, view, scheme):
 
 
 @pytest.mark.parametrize(
-    "view", ["overview", "workers", "logs", "tasks", "timeline", "data/noise", "settings"]
+    "view",
+    ["overview", "workers", "logs", "tasks", "goodput", "timeline", "data/noise", "settings"],
 )
 def test_view_fits_the_width_of_a_phone(visit, view):
     page = visit(view)

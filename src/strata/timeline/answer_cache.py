@@ -18,9 +18,13 @@ Answer = TypeVar("Answer")
 
 
 class Paced(Generic[Answer]):
-    """The newest answers by query. An answer that cannot change is computed once."""
+    """The newest answers by query. An answer that cannot change is computed once.
 
-    def __init__(self) -> None:
+    Another one is reused for `share` times as long as it took, at most `most_s`.
+    """
+
+    def __init__(self, share: int = SHARE, most_s: float = MOST_S) -> None:
+        self._share, self._most_s = share, most_s
         self._lock = threading.Lock()
         self._made: OrderedDict[Hashable, tuple[Answer, float]] = OrderedDict()
 
@@ -33,7 +37,10 @@ class Paced(Generic[Answer]):
                 return known[0]
             answer = make()
             ended_s = time.monotonic()
-            self._made[asked] = answer, ended_s + min(SHARE * (ended_s - began_s), MOST_S)
+            self._made[asked] = (
+                answer,
+                ended_s + min(self._share * (ended_s - began_s), self._most_s),
+            )
             self._made.move_to_end(asked)
             while len(self._made) > KEPT:
                 self._made.popitem(last=False)

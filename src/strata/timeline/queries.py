@@ -58,6 +58,9 @@ LOOKED_AT = 200_000
 TRUST_FRESH_S = 10.0
 DIFF_CHANGES = 500
 NEWEST_NS = 60 * SECOND_NS
+GOODPUT_SHARE = 10
+GOODPUT_MOST_S = 3_600.0
+"""The ledger reads all events of a task: that may take a tenth of one thread's time."""
 
 
 class TimelineQueries:
@@ -72,7 +75,7 @@ class TimelineQueries:
         self._examined_s = 0.0
         self._spans = Paced[SpanAnswer]()
         self._densities = Paced[DensityAnswer]()
-        self._goodputs = Paced[GoodputAnswer]()
+        self._goodputs = Paced[GoodputAnswer](GOODPUT_SHARE, GOODPUT_MOST_S)
 
     def trust(self) -> Trust:
         """The result of the log check; up to 10 s old for a live log."""

@@ -24,6 +24,13 @@ export type Media = Required<Schemas["MediaItem"]>;
 /** The numbers of values between edges; `not_finite` values are in no bin. */
 type HistogramAnswer = { edges: number[]; counts: number[]; not_finite?: number };
 type PointsQuery = { task: string; name: string[]; x: CurveAxis; points: number; from?: number; to?: number; worker?: string };
+/** The API description calls fields with a default optional; the coordinator always sends them. */
+export type GoodputCause = Required<Schemas["CauseAnswer"]>;
+export type GoodputClass = Required<Schemas["ClassShare"]>;
+export type TimeClass = GoodputClass["name"];
+export type Goodput = Omit<Required<Schemas["GoodputAnswer"]>, "causes" | "classes"> & { causes: GoodputCause[]; classes: GoodputClass[] };
+export type GoodputRow = Schemas["GoodputRow"];
+export type RunsGoodput = Omit<Required<Schemas["RunsGoodput"]>, "causes"> & { causes: GoodputCause[] };
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
 type EventFilters = { node?: string; kind?: string; task?: string; subject?: string; limit: number };
@@ -32,6 +39,10 @@ type EventFilters = { node?: string; kind?: string; task?: string; subject?: str
 export const DEMO = "demo";
 
 export const archivedRuns = (signal?: Signal) => pageOf(api.GET("/api/runs", { params: { query: { limit: 200 } }, signal }));
+
+/** The goodput over the log and all archived runs. */
+export const runsGoodput = async (price: string, signal?: Signal) =>
+  (await bodyOf(api.GET("/api/timeline/goodput/runs", { params: { query: { price } }, signal }))) as RunsGoodput;
 
 /** References of workers' events contain slashes, which stay as they are. */
 const pathSerializer = (path: string, { ref }: Record<string, unknown>) => path.replace("{ref}", encodeURI(String(ref)));
@@ -74,6 +85,9 @@ export function timelineOf(run: string) {
     /** The recorded health of a host before a moment; before now when it is null. */
     hostHealth: (host: string, time_ms: number | null, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/host-health", { params: { query: { host, time_ms, run } }, signal })),
+    /** Without a price: by the setting `price`. */
+    goodput: async (query: { task: string; price?: string }, signal?: Signal) =>
+      (await bodyOf(api.GET("/api/timeline/goodput", { params: { query: { ...query, run } }, signal }))) as Goodput,
     seek: (query: { predicate: string; from_ms: number; direction: "next" | "previous" }, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/seek", { params: { query: { ...query, run } }, signal })),
     curves: (task: string, signal?: Signal) =>
@@ -84,8 +98,6 @@ export function timelineOf(run: string) {
       bodyOf(api.GET("/api/timeline/curves/markers", { params: { query: { task, run } }, signal })),
     curveSettings: (task: string, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/curves/settings", { params: { query: { task, run } }, signal })),
-    goodput: (task: string, signal?: Signal) =>
-      bodyOf(api.GET("/api/timeline/goodput", { params: { query: { task, run } }, signal })),
     media: async (query: { task: string; limit: number; cursor?: string }, signal?: Signal) => {
       const page = await pageOf(api.GET("/api/timeline/media", { params: { query: { ...query, run } }, signal }));
       return { ...page, items: page.items as Media[] };

@@ -24,6 +24,7 @@ export const VIEWS: readonly View[] = [
   view("checkpoints", "Checkpoints", "M8 2l6 6-6 6-6-6z", () => import("../views/checkpoints")),
   view("barriers", "Barriers", "M2 3v10M14 3v10M5 8h6M9 6l2 2-2 2", () => import("../views/barriers")),
   view("logs", "Logs", "M3 4l3 3-3 3M8 12h5", () => import("../views/logs")),
+  view("goodput", "Goodput", "M8 2a6 6 0 1 0 6 6H8zM10.5 2.5a6 6 0 0 1 3 3", () => import("../views/goodput")),
   view("timeline", "Timeline", "M2 4h6M5 8h8M3 12h5M10.5 12h3", () => import("../views/timeline")),
   view("compare", "Compare", "M2 13c4 0 4-9 12-9M2 8c5 0 6 4 12 4", () => import("../views/curves")),
   view("settings", "Settings", "M2 5h7M13 5h1M2 11h1M7 11h7M9 3v4M5 9v4", () => import("../views/settings")),

@@ -5,8 +5,8 @@ ends when the recovery is chosen. Its stages, as windows of time:
 
 - detection: from the lost worker's last sign of life (its last event, or the last heartbeat that
   the loss names as evidence) to `WorkerLost`;
-- replacement: to the last `WorkerRegistered` before the recovery; empty if a spare or the remaining
-  workers continue;
+- replacement: to the last `WorkerRegistered` of a member of the new generation; empty if a spare or
+  the remaining workers continue;
 - starting: to `RecoveryChosen`, while the members enter the generation;
 - restore: until the last member that reported `recovering` trains. Steps can finish in this window.
 
@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted
 from strata.core.events import Fact
 from strata.core.generations.generation_members import GenerationChanged
-from strata.core.generations.recovery import RecoveryChosen, RolledBack
+from strata.core.generations.recovery import RecoveryChosen
 from strata.core.task_state import ENDED
 from strata.core.tasks.task_lifecycle import TaskPlaced, TaskStateChanged, TaskSubmitted
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered, WorkerStateChanged
@@ -36,7 +36,6 @@ KINDS: tuple[type[Fact], ...] = (
     WorkerStateChanged,
     GenerationChanged,
     RecoveryChosen,
-    RolledBack,
     CheckpointCommitted,
 )
 FACTS = frozenset(kind.__name__ for kind in KINDS)
@@ -95,9 +94,12 @@ class Interruptions:
         self.ended = False
         self.saved: list[int] = []
         self.earlier: dict[str, int] = {}
+        self.alone: set[str] = set()
         self._facts: list[Record] = []
         self._members: set[str] = set()
         self._open: _Open | None = None
+        self._lost_members = 0
+        self._registered: dict[str, int] = {}
         self._cause: Record | None = None
         self._recovering: dict[str, int] = {}
         self._resumed_ns = 0
@@ -129,16 +131,13 @@ class Interruptions:
         elif isinstance(body, TaskPlaced):
             self.placed = self.placed or record
         elif isinstance(body, WorkerRegistered):
-            if self._open is not None:
-                self._open.registered_ns = record.at_ns
+            self._registered[body.worker] = record.at_ns
         elif isinstance(body, WorkerLost):
             self._lost(record, body, last_events)
         elif isinstance(body, GenerationChanged):
             self._changed(record, body)
         elif isinstance(body, RecoveryChosen):
             self._chosen(record, body)
-        elif isinstance(body, RolledBack):
-            self._rolled_back(body)
         elif isinstance(body, CheckpointCommitted):
             self.saved = [*self.saved[-1:], body.step]
         elif isinstance(body, WorkerStateChanged):
@@ -153,6 +152,7 @@ class Interruptions:
     def _lost(self, record: Record, body: WorkerLost, last_events: dict[Process, int]) -> None:
         if body.worker not in self._members:
             return
+        self._lost_members += 1
         silent_s = body.evidence.get("silence_s", body.evidence.get("stuck_s"))
         signs = [last_events.get((body.worker, body.incarnation))]
         if silent_s is not None:
@@ -176,6 +176,9 @@ class Interruptions:
         for _, worker in body.seats:
             self._members.add(worker)
             self.seated.setdefault(worker, []).append(record.at_ns)
+            if self._open is not None:  # a process that becomes a spare is not waited for
+                joined_ns = self._registered.get(worker, 0)
+                self._open.registered_ns = max(self._open.registered_ns, joined_ns)
         self.formed_ns = self.formed_ns or record.at_ns
         if self._open is None:
             self._end_restore(record.at_ns)
@@ -185,17 +188,21 @@ class Interruptions:
         cause = self._open.cause if self._open is not None else record
         if self._open is not None:
             self._close(record.at_ns)
+        if self._lost_members == 1:
+            self.alone.add(cause.ref)
+        self._lost_members = 0
+        self._note_earlier(cause, body)
         self.resumed.append(Resumed(body.generation, body.step, cause))
         self._cause, self._resumed_ns = cause, record.at_ns
         self._recovering = {}
 
-    def _rolled_back(self, body: RolledBack) -> None:
+    def _note_earlier(self, cause: Record, body: RecoveryChosen) -> None:
         """Note up to which step one more checkpoint, halfway, would have kept the work."""
-        if self._open is None or len(self.saved) < 2 or self.saved[-1] != body.to:
-            return
-        half = body.to + (self.saved[-1] - self.saved[-2]) // 2
-        if body.to < half < body.origin:
-            self.earlier[self._open.cause.ref] = half
+        newest = len(self.saved) == 2 and self.saved[-1] == body.step
+        if body.source == "checkpoint" and newest:
+            half = body.step + (self.saved[1] - self.saved[0]) // 2
+            if half > body.step:
+                self.earlier[cause.ref] = half
 
     def _state(self, record: Record, body: WorkerStateChanged) -> None:
         if body.after == "recovering":

@@ -40,7 +40,11 @@ class Spent(Struct):
 
 
 class Cause(Struct):
-    """The time lost to one cause. `ref` is the event, or the record of the longest span."""
+    """The time lost to one cause. `ref` is the event, or the record of the longest span.
+
+    `earlier` is the rolled-back work up to the middle of the checkpoint interval, and `furthest`
+    says whether there was work beyond it.
+    """
 
     key: str
     record: Record | None = None
@@ -52,6 +56,7 @@ class Cause(Struct):
     total: Spent = field(default_factory=Spent)
     classes: dict[TimeClass, Spent] = field(default_factory=dict)
     earlier: Spent = field(default_factory=Spent)
+    furthest: bool = False
 
 
 class LostTime:
@@ -76,8 +81,11 @@ class LostTime:
         cause.total.add(length_ns, cost)
         cause.classes.setdefault(piece.kind, Spent()).add(length_ns, cost)
         until = self._interruptions.earlier.get(piece.cause.ref) if piece.cause else None
-        if until is not None and piece.kind == "rolled_back" and 0 <= piece.step < until:
-            cause.earlier.add(length_ns, cost)
+        if until is not None and piece.kind == "rolled_back" and piece.step >= 0:
+            if piece.step < until:
+                cause.earlier.add(length_ns, cost)
+            else:
+                cause.furthest = True
 
 
 def _key(piece: Piece) -> str:
@@ -89,10 +97,11 @@ def _key(piece: Piece) -> str:
 
 
 class WhatIf(Struct, frozen=True):
-    """What the savings are computed from, besides the causes."""
+    """What the savings are computed from, besides the causes. `alone` are the losses of which no
+    other member was lost before training continued."""
 
     spares: int
-    policy: str
+    alone: frozenset[str]
     saves: int
     without_slow: Callable[[str], int]
     currency: str
@@ -159,7 +168,7 @@ def _spare(cause: Cause, rules: WhatIf) -> Saving | None:
     """A spare takes the rank in the turn of the loss, so nobody waits for a registration."""
     waited = cause.classes.get("replacement_wait")
     known = cause.record
-    if waited is None or known is None or known.kind != "WorkerLost" or rules.spares:
+    if waited is None or known is None or known.ref not in rules.alone or rules.spares:
         return None
     method = (
         "a spare gets the rank of a lost worker in the same turn, so the time from WorkerLost to "
@@ -171,7 +180,7 @@ def _spare(cause: Cause, rules: WhatIf) -> Saving | None:
 
 def _checkpoint(cause: Cause, rules: WhatIf) -> Saving | None:
     """One more checkpoint, halfway, would have kept the steps up to it."""
-    if cause.earlier.ns:
+    if cause.earlier.ns and cause.furthest:
         method = (
             "the recorded time of the rolled-back steps before the middle of the checkpoint "
             "interval, which a checkpoint there would have kept; without the time to save it"

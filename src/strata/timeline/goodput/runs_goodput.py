@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from threading import Lock
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.config import Settings
 from strata.core.events import COORDINATOR
@@ -28,7 +28,7 @@ from strata.timeline.goodput.ledger import MONDAY_NS, WEEK_NS, Ledger, ledger
 from strata.timeline.goodput.lost_time import TOP, Spent, answers
 from strata.timeline.goodput.prices import Prices
 from strata.timeline.goodput.task_goodput import what_if
-from strata.timeline.queries import TimelineQueries
+from strata.timeline.queries import GOODPUT_MOST_S, GOODPUT_SHARE, TimelineQueries
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import SECOND_NS
 from strata.timeline.read.run_timeline import Timeline
@@ -94,7 +94,7 @@ class RunsLedger:
         self._settings = settings
         self._where = where
         self._kept: OrderedDict[tuple[str, str, str], TaskSums] = OrderedDict()
-        self._paced = Paced[RunsGoodput]()
+        self._paced = Paced[RunsGoodput](GOODPUT_SHARE, GOODPUT_MOST_S)
         self._lock = Lock()
 
     def goodput(self, own: TimelineQueries | None, prices: Prices) -> RunsGoodput:
@@ -182,7 +182,9 @@ def combined(found: Iterable[TaskSums], prices: Prices, left_out: list[str]) -> 
             _add(sums.weeks.setdefault(week, {}), classes)
         for host, classes in each.hosts.items():
             _add(sums.hosts.setdefault(host, {}), classes)
-        sums.causes += each.causes
+        sums.causes += [
+            structs.replace(cause, text=f"{name}: {cause.text}") for cause in each.causes
+        ]
         sums.notes += each.notes
     whole = row("all", total)
     sums.causes.sort(key=lambda cause: (-(cause.cost or 0.0), -cause.seconds))

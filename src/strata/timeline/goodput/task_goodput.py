@@ -79,7 +79,7 @@ def what_if(found: Ledger, prices: Prices) -> WhatIf:
     """What the savings of a ledger are computed from."""
     return WhatIf(
         spares=found.interruptions.spares,
-        policy=found.interruptions.policy,
+        alone=frozenset(found.interruptions.alone),
         saves=found.saves,
         without_slow=found.waits.without,
         currency=prices.currency,

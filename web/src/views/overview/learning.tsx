@@ -59,7 +59,7 @@ function Cost({ task, running }: { task: string; running: boolean }) {
   const timeline = useTimeline();
   const { data, error } = useQuery({
     queryKey: ["goodput", task],
-    queryFn: ({ signal }) => timeline.goodput(task, signal),
+    queryFn: ({ signal }) => timeline.goodput({ task }, signal),
     refetchInterval: running ? GOODPUT_MS : false,
     retry: false,
   });

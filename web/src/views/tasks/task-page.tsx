@@ -80,6 +80,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         {detail && <Fact name="Loss policy" word="loss policy">{detail.policy}</Fact>}
         {detail && <Fact name="State layout" word="state layout">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
+        <Fact name="Worker time"><a className="text-accent hover:underline" href={hrefTo(["goodput", task.id])}>Goodput</a></Fact>
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>
       {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" || detail?.waiting_for ? "Waiting: " : "Status: "}</span>{reason}</p>}

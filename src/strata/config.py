@@ -101,6 +101,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     barrier_timeout_s: Seconds = DEFAULT_TIMEOUTS.barrier_timeout_s
     hang_floor_s: Seconds = DEFAULT_TIMEOUTS.hang_floor_s
 
+    """Seconds that stacks are collected before a hang or a barrier is declared; 0 collects none."""
+    hang_report_s: Annotated[float, Meta(ge=0, le=60)] = DEFAULT_TIMEOUTS.hang_report_s
+
     """Seconds that a task waits for unreachable checkpoint storage before it is stopped."""
     storage_timeout_s: Seconds = DEFAULT_TIMEOUTS.storage_timeout_s
 

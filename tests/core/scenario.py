@@ -32,6 +32,18 @@ from strata.core.tasks.media_room import AskForMediaRoom
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.resizing import ResizeTask
 from strata.core.tasks.task_forks import ForkTask
+from strata.core.workers.stack_collection import (
+    EndStackCollection,
+    ReportStacks,
+    RequestStacks,
+)
+from strata.core.workers.stack_reports import (
+    PendingExchange,
+    ProcessStacks,
+    StackFrame,
+    StackReport,
+    ThreadStack,
+)
 from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
@@ -54,6 +66,7 @@ def every_kind() -> World:
     _decide_together(world, task)
     _rebalance(world, task)
     _train_and_save(world, task)
+    _collect_stacks(world, task)
     _lose_a_worker(world, task)
     _resize(world, task)
     _lose_the_host(world, task)
@@ -100,6 +113,22 @@ def _train_and_save(world, task):
     for peer in (first, second):
         peer.arrive("epoch")
     world.train(task, 9)
+
+
+def _collect_stacks(world, task):
+    first, second = world.members(task)
+    world.do(RequestStacks(task=task.id, trigger="hang", reason="no step", suspects=[first.id]))
+    frame = StackFrame(function="load", file="data.py", line=41)
+    stacks = ThreadStack(main=True, frames=[frame], cut=2)
+    process = ProcessStacks(pid=7, program="train.py", source="py-spy", threads=[stacks])
+    report = StackReport(
+        processes=[process],
+        exchange=PendingExchange(kind="all-reduce", number=1204, pending=True),
+        waits_for=["barrier epoch"],
+        notes=["py-spy --native: not permitted"],
+    )
+    world.do(ReportStacks(task=task.id, worker=second.id, collection=1, report=report))
+    world.do(EndStackCollection(task=task.id, collection=1, reason="too late"))
 
 
 def _lose_a_worker(world, task):

@@ -18,6 +18,7 @@ from strata.core.task_state import Task
 from strata.core.tasks import task_lifecycle
 from strata.core.workers.fencing import SharedCommand, require_living
 from strata.core.workers.liveness import Watch
+from strata.core.workers.stack_deadlines import StackDeadlines
 from strata.sim.coordinator_checks import Broken
 from strata.sim.simulation import Scenario, Simulation
 from strata.store.event_store import Snapshot
@@ -115,6 +116,17 @@ def expect_every_worker_to_be_known(patch: Patch) -> None:
     patch.setattr(Watch, "_commits", strict)
 
 
+def declare_hangs_at_once(patch: Patch) -> None:
+    """A hang is declared while the stacks of the task are being collected."""
+    begin = StackDeadlines.before_verdict
+
+    def hasty(self: StackDeadlines, *asked) -> tuple[list[Command], int | None]:
+        first, held_ns = begin(self, *asked)
+        return first, held_ns if first else None
+
+    patch.setattr(StackDeadlines, "before_verdict", hasty)
+
+
 DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
     "a refused snapshot fails its turn": (
         refuse_turns_with_the_snapshot,
@@ -140,6 +152,11 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
         expect_every_worker_to_be_known,
         SHORT_TASKS,
         "the engine ended: KeyError",
+    ),
+    "a hang is declared before its stacks are there": (
+        declare_hangs_at_once,
+        {"faults": ("hang",)},
+        "before its stacks were there",
     ),
     "a lost worker's commands are accepted": (
         fence_only_some_commands,

@@ -193,6 +193,18 @@ def request_a_checkpoint(page, visit, cluster, route):
     expect(page.get_by_text("the workers save at their next step")).to_be_visible()
 
 
+@case("POST /api/tasks/{task_id}/stacks")
+def collect_stacks(page, visit, cluster, route):
+    visit(f"tasks/{cluster.task}")
+    panel = page.get_by_role("region", name="Stacks")
+    with answered(page, route):
+        panel.get_by_role("button", name="Collect stacks").click()
+    first = panel.get_by_role("listitem").filter(has_text="rank 0").first
+    first.locator("summary").click()
+    expect(first).to_contain_text("main thread")
+    expect(panel.get_by_text("a user asked for the stacks")).to_be_visible()
+
+
 def completed(cluster):
     return cluster.get("checkpoints", task_id=cluster.task, status="completed")
 

@@ -129,6 +129,8 @@ class CoordinatorLink:
         elif kind == "output_taken":
             self._supervisor.output_taken(order.output_taken)
             self._news.set()
+        elif kind == "collect_stacks":
+            self._supervisor.collect_stacks(order.collect_stacks)
         elif kind == "left_settled":
             self._supervisor.leftovers.settled(order.left_settled)
             self._news.set()
@@ -185,6 +187,8 @@ class CoordinatorLink:
             if start not in self._sent_exits:
                 self._sent_exits.add(start)
                 return pb.AgentMessage(exited=_message(ended))
+        if self._supervisor.stacks:
+            return pb.AgentMessage(stacks=self._supervisor.stacks.popleft())
         output = self._supervisor.take_output()
         if output is not None:
             return pb.AgentMessage(output=output)

@@ -9,20 +9,25 @@ import asyncio
 import logging
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 from strata.agent import agent_records
 from strata.agent.agent_records import ChildRecord, Exit
 from strata.agent.leftover_events import Leftovers
 from strata.agent.self_test_gate import SelfTestGate
+from strata.agent.stack_collector import collect
 from strata.agent.warm_start import Launch, Templates
 from strata.agent.worker_plan import Reason, Start, WantedStart, plan
 from strata.agent.worker_process import Child, adopt, fork, new_key, spawn
 from strata.config import inherited
 from strata.core.workers.host_agents import UNKNOWN_CODE
+from strata.core.workers.stack_reports import StackReport
 from strata.errors import Unavailable
 from strata.sdk.record.gpu_cards import seen_as
 from strata.sdk.record.line_buffer import LineBuffer
@@ -37,6 +42,7 @@ TERMINATE_DELAY_S = 3.0
 """Before SIGTERM to a process that was told to end by the coordinator."""
 
 CANNOT_START = 127
+MAX_REPORTS = 256
 ORDINARY = "as a new process"
 URGENCY: dict[Reason, int] = {
     "completed": 0,
@@ -82,9 +88,12 @@ class WorkerSupervisor:
         self._ended: dict[tuple[str, str], int] = {}
         self._ending: dict[Start, tuple[Reason, asyncio.Task[None]]] = {}
         self._watching: set[asyncio.Task[None]] = set()
+        self._watching_stacks: set[asyncio.Task[None]] = set()
         self._outputs: dict[Start, LineBuffer] = {}
         self._unread: set[Start] = set()
         self._closing = False
+        self.stacks: deque[pb.Stacks] = deque(maxlen=MAX_REPORTS)
+        self._collecting: set[tuple[str, int, str]] = set()
         self.nonce = ""
 
     @property
@@ -163,6 +172,36 @@ class WorkerSupervisor:
         for lines in self._outputs.values():
             if lines.sender == taken.sender:
                 lines.taken(taken.lines)
+
+    def collect_stacks(self, asked: pb.CollectStacks) -> None:
+        """Read the stacks of workers in threads; the reports are put into `stacks`."""
+        for worker in asked.worker_ids:
+            key = (asked.task_id, asked.collection, worker)
+            if key not in self._collecting:
+                self._collecting.add(key)
+                task = asyncio.create_task(self._collect(asked, worker))
+                self._watching_stacks.add(task)
+                task.add_done_callback(self._watching_stacks.discard)
+
+    async def _collect(self, asked: pb.CollectStacks, worker: str) -> None:
+        found = (each for start, each in self._children.items() if start.worker == worker)
+        child = next(found, None)
+        if child is None:
+            report = StackReport(notes=["no process of this worker runs on its host"])
+        else:
+            spool = self.leftovers.folder_of(child.record.key)
+            limits = asked.limit_ms / 1000, asked.max_bytes
+            report = await asyncio.to_thread(collect, child.record.pid, spool, *limits)
+        self._collecting.discard((asked.task_id, asked.collection, worker))
+        self.stacks.append(
+            pb.Stacks(
+                task_id=asked.task_id,
+                collection=asked.collection,
+                worker_id=worker,
+                report=msgspec.json.encode(report),
+            )
+        )
+        self.on_news()
 
     def resend(self) -> None:
         """Send everything unacknowledged again, over a new connection."""

@@ -41,6 +41,7 @@ from strata.core.workers import (
     departures,
     host_agents,
     registration_rules,
+    stack_collection,
     worker_lifecycle,
 )
 from strata.core.workers.fencing import WorkerCommand, require_living
@@ -76,6 +77,7 @@ RULES = (
     resizing,
     save_schedule,
     shard_leases,
+    stack_collection,
     storage_waits,
     task_forks,
     task_lifecycle,

@@ -43,6 +43,7 @@ class Timeouts(Struct, frozen=True):
     hang_floor_s: float = 60.0
     hang_factor: float = 10.0
     hang_unlearned_s: float = 900.0
+    hang_report_s: float = 5.0
     commit_interval_s: float = 1.0
 
 

@@ -182,6 +182,22 @@ class Barrier(Struct, gc=False):
         return self.last if self.state == "waiting" else self
 
 
+class StackCollection(Struct):
+    """The newest collection of stacks of a task's workers; `open` while reports are awaited.
+
+    `waiting` maps each worker to the agents that have not reported on it; the empty name is the
+    worker itself. `max_bytes` is the limit of one report.
+    """
+
+    number: int
+    began_ns: int
+    open: bool = False
+    workers: int = 0
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    reported: list[str] = field(default_factory=list)
+    max_bytes: int = 0
+
+
 class Part(Struct, gc=False):
     """The part that one rank wrote; `kept_bytes` of its share were in an earlier checkpoint
     already."""
@@ -314,6 +330,7 @@ class Task(Struct):
     script_retention: Retention | None = None
     media_bytes: int = 0
     attributed: int = -1
+    stack_collection: StackCollection | None = None
 
     @property
     def retention(self) -> Retention:

@@ -1,7 +1,8 @@
 """Guarantees of the coordinator, checked against its disk and the messages that reached it.
 
-Three guarantees: what a worker is told is on disk before the message leaves; a worker whose sign of
-life arrived in time is not declared lost; and requests of a fenced incarnation change nothing.
+Four guarantees: what a worker is told is on disk before the message leaves; a worker whose sign of
+life arrived in time is not declared lost; no worker is lost by a hang while stacks are collected;
+and requests of a fenced incarnation change nothing.
 
 A worker whose incarnation is over may still send requests. To detect their effects, the simulated
 workers write their incarnation into the reasons that they give, and the facts repeat these reasons.
@@ -19,6 +20,7 @@ from strata.core.events import Event, Fact
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RolledBack, StepsCommitted
 from strata.core.rule_settings import Timeouts
+from strata.core.workers.stack_collection import StackCollectionEnded, StacksRequested
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered, WorkerStateChanged
 from strata.sim.virtual_time import SECOND_NS
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -45,6 +47,7 @@ class _Progress(Struct):
     generation: int = 0
     attempt: int = 1
     committed: int = 0
+    collecting: bool = False
 
 
 class _Life(Struct):
@@ -86,7 +89,13 @@ class GuaranteeChecker:
                 task.attempt, task.committed = body.attempt, body.to
             elif isinstance(body, WorkerRegistered):
                 self._register(body)
+            elif isinstance(body, StacksRequested):
+                self._task(body.task).collecting = True
+            elif isinstance(body, StackCollectionEnded):
+                self._task(body.task).collecting = False
             elif isinstance(body, WorkerLost):
+                if body.signal == "hang" and self._task(body.task).collecting:
+                    raise Broken(f"{body.worker} was declared lost before its stacks were there")
                 self._lose(body, event.mono_ns)
             elif isinstance(body, WorkerStateChanged) and body.after == "left":
                 self._lives[body.worker].counts = False

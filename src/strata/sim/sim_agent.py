@@ -6,6 +6,7 @@ from strata.errors import AlreadyExists
 from strata.sdk.session.channel import error_of
 from strata.sim.sim_coordinator import AGENT_SESSION
 from strata.sim.sim_process import Process
+from strata.sim.sim_session import stacks_of
 from strata.sim.sim_worker import SimWorker
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -43,6 +44,9 @@ class SimAgent(Process):
         elif kind == "exit_stored":
             stored = order.exit_stored
             self.unreported.pop((stored.task_id, stored.worker_id, stored.start), None)
+        elif kind == "collect_stacks":
+            for name in order.collect_stacks.worker_ids:
+                self.later(self.sim.world.about(0.2), self._stacks, order.collect_stacks, name)
         elif kind == "refused":
             self._refused(order.refused)
 
@@ -93,6 +97,11 @@ class SimAgent(Process):
         if before is None or not before.alive:
             self.sim.workers[name] = worker
         worker.later(self.sim.world.about(self.sim.scenario.start_s), worker.connect)
+
+    def _stacks(self, asked: pb.CollectStacks, name: str) -> None:
+        if self.connected:
+            stacks = stacks_of(asked, name, self.running.get(name))
+            self.say(pb.AgentMessage(stacks=stacks))
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:
         """Report that a worker ended."""

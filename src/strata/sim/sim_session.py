@@ -9,8 +9,15 @@ registers as a new incarnation.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 from google.protobuf.message import Message
 
+from strata.core.workers.stack_reports import (
+    ProcessStacks,
+    StackFrame,
+    StackReport,
+    ThreadStack,
+)
 from strata.errors import (
     AlreadyExists,
     Fenced,
@@ -35,6 +42,23 @@ PASSING = (Unavailable, Overloaded)
 OVER = (Fenced, NotFound)
 
 Then: TypeAlias = Callable[[pb.CoordinatorMessage | None, StrataError | None], None]
+
+
+def stacks_of(asked: pb.CollectStacks, name: str, worker: "SimSession | None") -> pb.Stacks:
+    """A report on a simulated process; without one it says that the process has ended."""
+    report = StackReport(notes=["the process has ended"])
+    if worker is not None:
+        frames = [StackFrame(function=worker.place, file="sim.py", line=1)]
+        state = "stopped" if worker.paused else "sleeping"
+        threads = [ThreadStack(main=True, frames=frames)]
+        process = ProcessStacks(pid=1, state=state, source="worker", threads=threads)
+        report = StackReport(processes=[process])
+    return pb.Stacks(
+        task_id=asked.task_id,
+        collection=asked.collection,
+        worker_id=name,
+        report=msgspec.json.encode(report),
+    )
 
 
 class SimSession(Process):
@@ -106,6 +130,8 @@ class SimSession(Process):
             self.pulsed(message.pulse)
         elif kind == "stored":
             self.stored(message.stored.seq)
+        elif kind == "collect_stacks":
+            self.say(pb.WorkerMessage(stacks=stacks_of(message.collect_stacks, self.name, self)))
         elif kind == "refused":
             refused = message.refused
             error = error_of(refused.code, "", refused.message, refused.hint)
@@ -174,6 +200,11 @@ class SimSession(Process):
     def forget(self, request: int) -> None:
         """Drop a request; its answer is ignored."""
         self._requests.pop(request, None)
+
+    @property
+    def place(self) -> str:
+        """The function that it is in."""
+        raise NotImplementedError
 
     def exit(self, code: int, signal: int = 0) -> None:
         """End the process; the agent of its host notices."""

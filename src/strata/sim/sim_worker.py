@@ -325,6 +325,13 @@ class SimWorker(SimSession):
             self._save(model.copy())
         self._next_step()
 
+    @property
+    def place(self) -> str:
+        """The function that it is in."""
+        if self.waits_at:
+            return "barrier"
+        return "all_reduce" if self.waiting else "compute"
+
     def request_save(self) -> None:
         """Request a checkpoint."""
         if self.incarnation:

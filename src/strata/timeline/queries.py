@@ -50,6 +50,8 @@ from strata.timeline.read.records import (
 from strata.timeline.read.run_timeline import Timeline
 from strata.timeline.read.sentences import sentence
 from strata.timeline.read.stories import parse_subject, story
+from strata.timeline.stack_answers import StacksAnswer
+from strata.timeline.why.collected_stacks import collected, newest
 from strata.timeline.why.investigation import TRUST_FINDINGS, LogSearch
 from strata.timeline.why.questions import QUESTIONS, ask, why_event
 
@@ -360,6 +362,13 @@ class TimelineQueries:
     def media_content(self, ref: str) -> MediaLogged:
         """A logged image, text or histogram."""
         return logged_items.content(self.timeline.record(ref))
+
+    def stacks(self, task: str, time_ms: float | None = None) -> StacksAnswer | None:
+        """The newest collection of stacks of a task, or the newest before a moment; None if none is
+        recorded."""
+        until_ns = self.timeline.extent().to_ns + 1 if time_ms is None else ns(time_ms)
+        begun = newest(self.timeline, task, until_ns)
+        return None if begun is None else collected(self.timeline, begun).answer()
 
     def questions(self) -> list[QuestionAnswer]:
         """The questions that `why` answers."""

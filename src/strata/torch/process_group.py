@@ -101,7 +101,7 @@ class Group:
     def begin_sum(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
         """Start an all-reduce; returns the work to pass to `finish`."""
         members = self.formed(exchange)
-        exchange.begin(tensor.nbytes, tensor.nbytes)
+        exchange.begin("all-reduce", tensor.nbytes, tensor.nbytes)
         return members.allreduce([tensor])
 
     def begin_copy(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
@@ -109,7 +109,8 @@ class Group:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         members, leads = self.formed(exchange), exchange.rank == 0
-        exchange.begin(tensor.nbytes if leads else 0, 0 if leads else tensor.nbytes)
+        sizes = (tensor.nbytes, 0) if leads else (0, tensor.nbytes)
+        exchange.begin("broadcast", *sizes)
         return members.broadcast([tensor], options)
 
     def begin_gather(
@@ -117,7 +118,7 @@ class Group:
     ) -> Any:
         """Start to collect a vector of each worker, in the order of ranks."""
         members = self.formed(exchange)
-        exchange.begin(vector.nbytes, sum(row.nbytes for row in rows))
+        exchange.begin("all-gather", vector.nbytes, sum(row.nbytes for row in rows))
         return members.allgather([rows], [vector])
 
     def finish(self, work: Any, exchange: Exchange) -> None:

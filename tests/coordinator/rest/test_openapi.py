@@ -40,6 +40,8 @@ CONTRACT = {
     ("POST", "/api/tasks/{task_id}/restart"),
     ("POST", "/api/tasks/{task_id}/resize"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),
+    ("POST", "/api/tasks/{task_id}/stacks"),
+    ("GET", "/api/tasks/{task_id}/stacks"),
     ("GET", "/api/tasks/{task_id}/audit"),
     ("GET", "/api/tasks/{task_id}/audit/batch"),
     ("GET", "/api/tasks/{task_id}/audit/contents"),

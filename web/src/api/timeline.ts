@@ -31,6 +31,10 @@ export type TimeClass = GoodputClass["name"];
 export type Goodput = Omit<Required<Schemas["GoodputAnswer"]>, "causes" | "classes"> & { causes: GoodputCause[]; classes: GoodputClass[] };
 export type GoodputRow = Schemas["GoodputRow"];
 export type RunsGoodput = Omit<Required<Schemas["RunsGoodput"]>, "causes"> & { causes: GoodputCause[] };
+export type Stacks = Schemas["StacksAnswer"];
+export type WorkerStacks = Schemas["WorkerStacks"];
+export type ThreadStack = Schemas["ThreadStack"];
+export type StackFrame = Schemas["StackFrame"];
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
 type EventFilters = { node?: string; kind?: string; task?: string; subject?: string; limit: number };
@@ -88,6 +92,9 @@ export function timelineOf(run: string) {
     /** Without a price: by the setting `price`. */
     goodput: async (query: { task: string; price?: string }, signal?: Signal) =>
       (await bodyOf(api.GET("/api/timeline/goodput", { params: { query: { ...query, run } }, signal }))) as Goodput,
+    /** The newest stacks of a task's workers before a moment; before now when it is null. */
+    stacks: (task_id: string, time_ms: number | null, signal?: Signal) =>
+      bodyOf(api.GET("/api/tasks/{task_id}/stacks", { params: { path: { task_id }, query: { time_ms, run } }, signal })),
     seek: (query: { predicate: string; from_ms: number; direction: "next" | "previous" }, signal?: Signal) =>
       bodyOf(api.GET("/api/timeline/seek", { params: { query: { ...query, run } }, signal })),
     curves: (task: string, signal?: Signal) =>

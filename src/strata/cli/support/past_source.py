@@ -30,6 +30,7 @@ from strata.timeline.curves.curve_answers import CurvesAnswer, PointsAnswer
 from strata.timeline.curves.curve_answers import Wanted as WantedPoints
 from strata.timeline.goodput.goodput_answers import GoodputAnswer, RunsGoodput
 from strata.timeline.goodput.prices import Prices
+from strata.timeline.stack_answers import StacksAnswer
 
 if TYPE_CHECKING:
     from strata.timeline.queries import TimelineQueries
@@ -189,6 +190,10 @@ class Remote:
         self, question: str = "", ref: str = "", params: dict[str, str] | None = None
     ) -> WhyAnswer:
         return self.get("why", WhyAnswer, question=question, ref=ref, **(params or {}))
+
+    def stacks(self, task: str) -> StacksAnswer | None:
+        body = self.api.get(f"/api/tasks/{task}/stacks", run=self.run).body
+        return None if body == b"null" else self.api.decode(body, StacksAnswer)
 
     def questions(self) -> list[QuestionAnswer]:
         return self.get("questions", list[QuestionAnswer])

@@ -62,6 +62,15 @@ class ResizeTaskResponse(Struct, frozen=True):
     min_workers: int
 
 
+class CollectStacksResponse(Struct, frozen=True):
+    """Number of the collection and of the asked workers; `open` while reports are awaited."""
+
+    collection: int
+    task_id: str
+    workers: int
+    open: bool
+
+
 class CheckpointRequestResponse(Struct, frozen=True):
     """Number of the request; the workers save at their next step."""
 

@@ -38,6 +38,7 @@ from strata.coordinator.rest.routes import (
     media_routes,
     moment_routes,
     node_routes,
+    stack_routes,
     task_routes,
     timeline_routes,
 )
@@ -88,6 +89,17 @@ async def list_methods() -> Response[None]:
 
 
 @route(
+    "/tasks/{task_id:str}/stacks",
+    http_method=[HttpMethod.OPTIONS],
+    status_code=204,
+    include_in_schema=False,
+)
+async def list_methods_of_stacks(task_id: FromPath[str]) -> Response[None]:
+    """The same for the stacks of a task."""
+    return Response(None, headers={"Allow": "GET, OPTIONS, POST"})
+
+
+@route(
     "/checkpoints/{checkpoint_id:str}",
     http_method=[HttpMethod.OPTIONS],
     status_code=204,
@@ -113,6 +125,7 @@ ENDPOINTS = [
     list_methods,
     list_methods_of_one,
     list_methods_of_pin,
+    list_methods_of_stacks,
     cluster_routes.get_health,
     cluster_routes.get_status,
     cluster_routes.get_dashboard,
@@ -155,6 +168,7 @@ ENDPOINTS = [
     *goodput_routes.ENDPOINTS,
     *moment_routes.ENDPOINTS,
     *host_routes.ENDPOINTS,
+    *stack_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
 ]
 

@@ -20,6 +20,7 @@ from strata.coordinator.metrics.coordinator_metrics import Metrics
 from strata.coordinator.sessions.backlog import Backlog, SharedBacklog
 from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineIntake, batch_of
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
+from strata.coordinator.sessions.stack_requests import report_command, requests_to_agent
 from strata.coordinator.sessions.task_environments import Environments, Vault
 from strata.core.events import Event
 from strata.core.hosts.host_exclusion import ReportSelfTest
@@ -31,6 +32,7 @@ from strata.core.tasks.standing import AFFECTING, Duty, affected, duties_by_agen
 from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.core.workers.heartbeats import AgentBeat, AgentDisconnected
 from strata.core.workers.host_agents import RegisterAgent
+from strata.core.workers.stack_collection import StacksRequested
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.event_store import Batch
 from strata.wire.grpc.grpc_call import CloseReason
@@ -75,6 +77,7 @@ class AgentSessions:
         self._duties_of: Cluster | None = None
         self._duties_at = -1
         engine.follow(self._follow, *AFFECTING)
+        engine.follow(self._ask_for_stacks, StacksRequested)
 
     def listen(self, stream: AgentStream) -> "AgentSession":
         """Create the session of a new stream."""
@@ -128,6 +131,10 @@ class AgentSessions:
             )
             session.stream.send(pb.AgentOrder(duties=duties))
 
+    def _ask_for_stacks(self, events: Sequence[Event]) -> None:
+        for session in self.open.values():
+            session.ask_for_stacks()
+
     def _job(self, task: Task) -> pb.Job:
         values, blocked = self.environments.of(task)
         return worker_messages.job(task, values, self.settings.stop_grace_s, blocked)
@@ -163,6 +170,7 @@ class AgentSession:
             "left": self._left,
             "health": self._health,
             "self_test_failed": self._self_test_failed,
+            "stacks": self._stacks,
         }
 
     def on_message(self, message: pb.AgentMessage) -> None:
@@ -197,6 +205,12 @@ class AgentSession:
         """Send the agent the list of workers that it has to run."""
         self.sessions.tell([self.agent])
 
+    def ask_for_stacks(self) -> None:
+        """Send the requests for stacks that the agent has not answered."""
+        limit_s = self.sessions.settings.hang_report_s
+        for asked in requests_to_agent(self.engine.kernel.state, self.agent, limit_s):
+            self.stream.send(pb.AgentOrder(collect_stacks=asked))
+
     def _hello(self, message: pb.AgentMessage) -> None:
         hello = message.hello
         if self.agent:
@@ -220,6 +234,7 @@ class AgentSession:
             self.engine.notice(AgentBeat(self.agent, self.incarnation))
             self._note_heartbeat()
             self.tell_duties()
+            self.ask_for_stacks()
 
     def _note_heartbeat(self) -> None:
         now = self.engine.kernel.clock()
@@ -227,9 +242,9 @@ class AgentSession:
 
     def _beat(self, message: pb.AgentMessage) -> None:
         self._note_heartbeat()
-        self.engine.notice(AgentBeat(self.agent, self.incarnation), self._beat_decided)
+        self.engine.notice(AgentBeat(self.agent, self.incarnation), self._done)
 
-    def _beat_decided(self, answer: object, refusal: StrataError | None) -> None:
+    def _done(self, answer: object, refusal: StrataError | None) -> None:
         if refusal is not None and not isinstance(refusal, PASSING):
             self._refuse(refusal)
 
@@ -240,7 +255,12 @@ class AgentSession:
             health=host_messages.host_health(message.health),
         )
         put = partial(self.engine.ask, command)
-        self._backlog.submit(message.ByteSize(), put, self._beat_decided)
+        self._backlog.submit(message.ByteSize(), put, self._done)
+
+    def _stacks(self, message: pb.AgentMessage) -> None:
+        command = report_command(message.stacks, self.agent, "")
+        put = partial(self.engine.ask, command)
+        self._backlog.submit(message.ByteSize(), put, self._done)
 
     def _self_test_failed(self, message: pb.AgentMessage) -> None:
         failed = message.self_test_failed

@@ -25,6 +25,7 @@ from strata.coordinator.sessions.backlog import Backlog, Postponed, SharedBacklo
 from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineIntake, batch_of
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
 from strata.coordinator.sessions.preview_store import Previews
+from strata.coordinator.sessions.stack_requests import report_command, request_to_worker
 from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
 from strata.coordinator.sessions.watched_tasks import WatchedTasks
 from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint
@@ -34,6 +35,7 @@ from strata.core.task_state import Barrier, Checkpoint
 from strata.core.tasks.standing import AFFECTING, affected
 from strata.core.workers.fencing import WorkerCommand
 from strata.core.workers.heartbeats import WorkerBeat, WorkerDisconnected
+from strata.core.workers.stack_collection import StacksRequested
 from strata.core.workers.worker_lifecycle import ReattachWorker, WorkerRegistered
 from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.event_store import Batch
@@ -92,6 +94,7 @@ class WorkerSessions:
         self._ended = False
         # First, so that a worker receives its generation before the messages that follow from it.
         engine.follow(self._follow, *AFFECTING, first=True)
+        engine.follow(self._ask_for_stacks, StacksRequested)
 
     def listen(self, stream: WorkerStream) -> "WorkerSession":
         """Create the session of a new stream."""
@@ -139,6 +142,12 @@ class WorkerSessions:
             if session is not None:
                 session.tell_standing()
 
+    def _ask_for_stacks(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for worker in getattr(event.body, "workers", ()):
+                if worker in self.open:
+                    self.open[worker].ask_for_stacks()
+
 
 class WorkerSession:
     """The session of one worker stream."""
@@ -165,6 +174,7 @@ class WorkerSession:
             **dict.fromkeys(FEEDING, self._feed),
             **dict.fromkeys(checkpoint_messages.BODIES, self._save),
             "preview": self._preview,
+            "stacks": self._stacks,
             **{kind: partial(self._report, kind) for kind in REPORTS},
             **dict.fromkeys(worker_messages.KINDS, self._decide),
         }
@@ -211,6 +221,13 @@ class WorkerSession:
             stored_seq = self.intake.stored_seq if self.intake else -1
             self.stream.send_raw(self.sessions.standings.framed(state, self.worker, stored_seq))
 
+    def ask_for_stacks(self) -> None:
+        """Ask the worker for its stacks, if its report is missing."""
+        kernel = self.engine.kernel
+        asked = request_to_worker(kernel.state, self.worker, kernel.timeouts.hang_report_s)
+        if asked is not None:
+            self.stream.send(pb.CoordinatorMessage(collect_stacks=asked))
+
     def _hello(self, request: int, hello: pb.Hello) -> None:
         if self._greeted:
             raise InvalidArgument("Hello was sent twice", hint="open one stream per worker")
@@ -235,6 +252,7 @@ class WorkerSession:
         self.intake = self.sessions.intakes.of(self.worker, self.incarnation)
         self.sessions.attach(self)
         self.tell_standing()
+        self.ask_for_stacks()
         self._handle_early()
 
     def _keep_early(self, message: pb.WorkerMessage) -> None:
@@ -358,6 +376,10 @@ class WorkerSession:
     def _preview(self, request: int, message: pb.WorkerMessage) -> None:
         preview = message.preview
         self.sessions.previews.note(preview.dataset_id, self.worker, preview.samples)
+
+    def _stacks(self, request: int, message: pb.WorkerMessage) -> None:
+        put = partial(self.engine.ask, report_command(message.stacks, "", self.worker))
+        self._submit(put, partial(self._answered, request, lambda _: None))
 
     def _save(self, request: int, message: pb.WorkerMessage) -> None:
         command = checkpoint_messages.command(self.task, self.worker, self.incarnation, message)

@@ -10,6 +10,10 @@ reported by a command); the connection broke and was not restored (`connection`)
 times. A worker that waits for others never counts as hanging. A worker that does not return after a
 restart is `absent`.
 
+Before a hang or an incomplete barrier is declared, the stacks of the task's workers are collected
+(see `stack_deadlines`). When heartbeats stop on a host that answers, they are collected shortly
+before the loss, which is not delayed.
+
 Heartbeats also carry progress: when every member of a generation has applied a step, it is
 committed, at most once in `commit_interval_s`.
 """
@@ -22,6 +26,7 @@ from strata.core.barriers.barrier_rules import (
     BarrierOpened,
     BarrierReleased,
     FailBarrier,
+    missing_workers,
 )
 from strata.core.checkpoints.save_schedule import Pace, has_open_request, plan
 from strata.core.datasets.lane_balance import Paces
@@ -37,6 +42,8 @@ from strata.core.state import Cluster
 from strata.core.workers.declared_losses import DeclareLosses, host_of, with_host_in_doubt
 from strata.core.workers.heartbeats import SECOND_NS, Beat, LastHeard
 from strata.core.workers.host_agents import AgentLost, AgentRegistered, DeclareAgentLost
+from strata.core.workers.stack_collection import StackCollectionEnded, StacksRequested
+from strata.core.workers.stack_deadlines import StackDeadlines
 from strata.core.workers.worker_lifecycle import (
     DeclareLost,
     Signal,
@@ -52,6 +59,7 @@ TOGETHER_NS = 50_000_000
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
     | {BarrierOpened, BarrierReleased, BarrierFailed, StorageUnreachable, StorageReached}
+    | {StacksRequested, StackCollectionEnded}
 )
 """The facts that change deadlines; most facts are arrivals, which do not."""
 
@@ -67,6 +75,7 @@ class Watch:
         self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
         self._barriers: dict[tuple[str, str], tuple[int, int]] = {}
         self._storage = StorageDeadlines(_ns(timeouts.storage_timeout_s))
+        self._stacks = StackDeadlines(_ns(timeouts.hang_report_s))
         self._moved: set[str] = set()
         self._asked: set[str] = set()
         self._commit_ns = 0
@@ -87,6 +96,7 @@ class Watch:
                     self._expect_release(task.id, barrier.name, barrier.round, now_ns)
             if task.storage_wait is not None and not task.ended:
                 self._storage.expect(task.id, now_ns)
+        self._stacks.adopt(state, now_ns)
 
     def follow(self, event: Event) -> None:
         """Update the deadlines after a fact."""
@@ -114,6 +124,8 @@ class Watch:
             self._barriers.pop((body.task, body.barrier), None)
         elif isinstance(body, StorageUnreachable | StorageReached):
             self._storage.follow(body, now_ns)
+        elif isinstance(body, StacksRequested | StackCollectionEnded):
+            self._stacks.follow(body, now_ns)
 
     def beat(self, worker: str, incarnation: int, beat: Beat, now_ns: int) -> bool:
         """Note a worker's heartbeat; False if this incarnation is fenced."""
@@ -172,6 +184,7 @@ class Watch:
             for key, (round, deadline_ns) in self._barriers.items()
         }
         self._storage.credit(gap_ns)
+        self._stacks.credit(gap_ns)
 
     def away_s(self, worker: str, now_ns: int) -> float:
         """Seconds since a worker disconnected, or was expected back after a restart; else 0."""
@@ -181,7 +194,8 @@ class Watch:
 
     def next_ns(self) -> int | None:
         """The time of the next check."""
-        moments = self._storage.moments() + ([self._due[0][0]] if self._due else [])
+        moments = self._storage.moments() + self._stacks.moments()
+        moments += [self._due[0][0]] if self._due else []
         if self._moved:
             moments.append(self._commit_ns + _ns(self.timeouts.commit_interval_s))
         return min(moments, default=None)
@@ -193,16 +207,16 @@ class Watch:
 
     def overdue(self, state: Cluster, now_ns: int) -> list[Command]:
         """Commands for expired deadlines."""
-        found: list[Command] = []
+        found = self._stacks.overdue(state, now_ns)
         lost = DeclareLosses()
         while self._due and self._due[0][0] <= now_ns:
             due_ns, kind, key = heappop(self._due)
             if kind == "worker":
-                lost.workers.extend(self._check_worker(state, key[0], due_ns, now_ns))
+                lost.workers.extend(self._check_worker(state, key[0], due_ns, now_ns, found))
             elif kind == "agent":
                 lost.agents.extend(self._check_agent(key[0], due_ns, now_ns))
             else:
-                found += self._check_barrier(key[0], key[1], now_ns)
+                found += self._check_barrier(state, key[0], key[1], now_ns)
         if lost.agents or lost.workers:
             found.insert(0, lost)
         found += self._storage.overdue(now_ns) + self._save_points(state, now_ns)
@@ -258,16 +272,20 @@ class Watch:
         heappush(self._due, (deadline, "barrier", (task, barrier)))
 
     def _check_worker(
-        self, state: Cluster, worker: str, due_ns: int, now_ns: int
+        self, state: Cluster, worker: str, due_ns: int, now_ns: int, first: list[Command]
     ) -> list[DeclareLost]:
+        """The loss of a worker, if it is due; `first` gets the commands that precede it."""
         heard = self._workers.get(worker)
         if heard is None or heard.look_ns != due_ns:
             return []
         verdict = self._verdict(worker, heard, now_ns)
-        if verdict is None:
-            look_ns = self._next_look(heard, now_ns)
+        task = state.workers[worker].task if worker in state.workers else ""
+        host = self._agents.get(host_of(state, worker))
+        asked, held_ns = self._stacks.before_loss(task, worker, heard, verdict, host, now_ns)
+        first += asked
+        if verdict is None or held_ns is not None:
+            look_ns = held_ns or self._next_look(heard, now_ns)
         else:
-            host = self._agents.get(host_of(state, worker))
             if host is None or not host.is_doubtful(now_ns):
                 return [verdict]
             # When a host dies, its workers and its agent sent their last heartbeats at different
@@ -313,6 +331,9 @@ class Watch:
     def _next_look(self, heard: LastHeard, now_ns: int) -> int:
         # The worker's activity may change between checks, so check for a hang at least this often.
         moments = [heard.deadline_ns, now_ns + _ns(self.timeouts.hang_floor_s)]
+        silent_ns = heard.silent_ns(self._stacks.limit_ns)
+        if silent_ns > now_ns:
+            moments.append(silent_ns)
         if heard.broken_ns:
             moments.append(heard.broken_ns + _ns(self.timeouts.connection_grace_s))
         limit_ns = heard.hang_limit_ns(self.timeouts)
@@ -330,11 +351,18 @@ class Watch:
         reason = f"no heartbeat for {(now_ns - heard.beat_ns) / SECOND_NS:.1f} s"
         return [DeclareAgentLost(agent=agent, incarnation=heard.incarnation, reason=reason)]
 
-    def _check_barrier(self, task: str, barrier: str, now_ns: int) -> list[Command]:
+    def _check_barrier(self, state: Cluster, task: str, barrier: str, now_ns: int) -> list[Command]:
         round, deadline = self._barriers.get((task, barrier), (0, 0))
         if not round or now_ns < deadline:
             return []
         reason = f"not complete after {self.timeouts.barrier_timeout_s:g} s"
+        known = state.tasks[task].barriers.get(barrier)
+        late = missing_workers(state.tasks[task], known) if known is not None else []
+        why = f"barrier {barrier} is {reason}"
+        first, held_ns = self._stacks.before_verdict(task, "barrier", why, late, now_ns)
+        if held_ns is not None:
+            heappush(self._due, (held_ns, "barrier", (task, barrier)))
+            return first
         return [FailBarrier(task=task, barrier=barrier, round=round, reason=reason)]
 
     def _save_points(self, state: Cluster, now_ns: int) -> list[Command]:

@@ -31,6 +31,7 @@ class CurrentExchange:
         self.in_step = False
         self._met_in_step = False
         self.log = ExchangeLog(worker.recorder, lambda: worker.membership.steps)
+        worker.exchange = self.log.newest
 
     def together(self, act: Callable[[Exchange], Result], stopped: Callable[[], bool]) -> Result:
         """Run a collective action; on `LinkBroken` wait for the next generation, then raise it."""
@@ -87,17 +88,21 @@ class CurrentExchange:
         place = membership.place
         if self._current is None or self._current.generation != place.generation:
             self.close()
-            self._current = Exchange(
-                place.generation,
-                place.rank,
-                place.world_size,
-                membership.leader,
-                membership.token,
-                self._worker.meeting,
-                lambda: self.interrupted or membership.left_by_peer,
-                stopped,
-                name=self._worker.session.identity.worker_id,
-            )
+            self.log.connecting = place.generation
+            try:
+                self._current = Exchange(
+                    place.generation,
+                    place.rank,
+                    place.world_size,
+                    membership.leader,
+                    membership.token,
+                    self._worker.meeting,
+                    lambda: self.interrupted or membership.left_by_peer,
+                    stopped,
+                    name=self._worker.session.identity.worker_id,
+                )
+            finally:
+                self.log.connecting = 0
             self._current.log = self.log
             self._current.opened("tcp")
         return self._current

@@ -69,7 +69,8 @@ class Exchange:
     too; afterwards a stopping worker finishes its step, since the others wait for it.
 
     `sent_bytes` and `received_bytes` count the data, and `log` records it. `transport` is the
-    transport of the members' values.
+    transport of the members' values. `begun` counts the exchanges of the generation, the same on
+    every member; `kind` is that of the newest.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class Exchange:
         self._world_size = world_size
         self._over: Callable[[], bool] = lambda: over() or stopped()
         self._number = 0
+        self.begun, self.kind = 0, ""
+        self._awaited: socket.socket | None = None
         self.total_weight = 0.0
         self._scratch: Packed = np.empty(0, np.uint8)
         self._links: list[socket.socket] = []
@@ -124,8 +127,17 @@ class Exchange:
         if self.log is not None and self._world_size > 1:
             self.log.opened(self, transport)
 
-    def begin(self, sent_bytes: int = 0, received_bytes: int = 0, *, measured: bool = True) -> None:
+    def begin(
+        self,
+        kind: str = "collective",
+        sent_bytes: int = 0,
+        received_bytes: int = 0,
+        *,
+        measured: bool = True,
+    ) -> None:
         """Record the start of an exchange; the bytes are those of a collective, if known."""
+        self.begun += 1
+        self.kind = kind
         if self.log is not None and self._world_size > 1:
             self.log.began(self, measured)
         self.sent_bytes += sent_bytes
@@ -136,14 +148,14 @@ class Exchange:
         leaves = [as_array(value) for value in flatten(values)]
         mine = _packed(leaves)
         self._number += 1
-        self.begin()
+        self.begin("average")
         mean = self._lead(mine, leaves, weight) if self.rank == 0 else self._follow(mine, weight)
         return cast(Values, rebuild(values, _unpacked(mean, leaves)))
 
     def share(self, text: str = "") -> str:
         """Broadcast the text of rank 0 to all members."""
         self._number += 1
-        self.begin()
+        self.begin("broadcast")
         if self.rank:
             return bytes(self._receive(self._links[0], None, SHARE)[0]).decode()
         for link in self._links:
@@ -153,7 +165,7 @@ class Exchange:
     def everyone(self, text: str) -> list[str]:
         """Gather the texts of all members on every member, in rank order."""
         self._number += 1
-        self.begin()
+        self.begin("gather")
         texts = [text]
         if self.rank:
             own = np.frombuffer(text.encode(), np.uint8)
@@ -162,6 +174,19 @@ class Exchange:
             received = (self._receive(link, None, EVERYONE) for link in self._links)
             texts += [bytes(data).decode() for data, _ in received]
         return msgspec.json.decode(self.share(msgspec.json.encode(texts).decode()), type=list[str])
+
+    def missing(self) -> list[str]:
+        """The members whose values rank 0 waits for now; other ranks wait for rank 0. May be called
+        from another thread."""
+        awaited = self._awaited
+        if self.rank or awaited is None:
+            return []
+        try:
+            later = self._links[self._links.index(awaited) :]
+            arrived = select.select(later, [], [], 0)[0]
+            return [self._name_of(self._rank_of(link)) for link in later if link not in arrived]
+        except (OSError, ValueError):
+            return []  # the exchange ended meanwhile
 
     @property
     def over(self) -> bool:
@@ -266,7 +291,9 @@ class Exchange:
         self, link: socket.socket, size: int | None, kind: int = AVERAGE
     ) -> tuple[Packed, float]:
         head = bytearray(HEAD.size)
+        self._awaited = link
         self._fill(link, memoryview(head))
+        self._awaited = None
         number, theirs, weight, their_kind = HEAD.unpack(head)
         if their_kind == ENDED:
             raise self._ended(int(number))

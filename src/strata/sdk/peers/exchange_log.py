@@ -17,6 +17,7 @@ from strata.core.workers.exchange_facts import (
     ExchangeStarted,
     PeerLagged,
 )
+from strata.core.workers.stack_reports import PendingExchange
 from strata.sdk.peers.gossip import LAG_S
 from strata.sdk.record.recorder import Recorder
 
@@ -31,7 +32,8 @@ Transport = Literal["tcp", "gloo", "nccl"]
 class ExchangeLog:
     """Records the exchanges of one worker. For the training thread; `began` also for backward.
 
-    `step` returns the current step of the run. `in_step` says whether the script is in its block.
+    `step` returns the current step of the run. `in_step` says whether the script is in its block,
+    `connecting` the generation whose members connect now, else 0.
     """
 
     def __init__(self, recorder: Recorder, step: Callable[[], int]) -> None:
@@ -43,6 +45,9 @@ class ExchangeLog:
         self._began_s = self._ended_s = 0.0
         self._before = (0, 0)
         self._measured = True
+        self._newest: Exchange | None = None
+        self._pending_s = 0.0
+        self.connecting = 0
         self._lags: dict[str, float] = {}
 
     def opened(self, exchange: "Exchange", transport: Transport) -> None:
@@ -60,9 +65,29 @@ class ExchangeLog:
                 peer = exchange.members[rank]
                 self._recorder.emit(ConnectionChanged(peer=peer, path="direct", purpose="exchange"))
 
+    def newest(self, waiting: bool) -> PendingExchange | None:
+        """The newest exchange, which is pending if the worker is `waiting`; for any thread."""
+        exchange, since_s = self._newest, self._pending_s
+        if self.connecting:
+            return PendingExchange(
+                kind="connect", number=0, pending=True, generation=self.connecting
+            )
+        if exchange is None:
+            return None
+        pending = waiting and since_s > 0
+        return PendingExchange(
+            kind=exchange.kind,
+            number=exchange.begun,
+            pending=pending,
+            generation=exchange.generation,
+            since_s=time.monotonic() - since_s if pending else 0.0,
+            missing=exchange.missing() if pending else [],
+        )
+
     def began(self, exchange: "Exchange", measured: bool) -> None:
         """Note the start of an exchange; `exchange` counts its bytes if they are `measured`."""
         self._count += 1
+        self._newest, self._pending_s = exchange, time.monotonic()
         self._measured = self._measured and measured
         if not self._op:
             self._exchange = exchange
@@ -72,6 +97,7 @@ class ExchangeLog:
     def ended(self) -> None:
         """Note the end of an exchange."""
         self._ended_s = time.monotonic()
+        self._pending_s = 0.0
         if not self.in_step:
             self._complete("")
 
@@ -129,6 +155,7 @@ class ExchangeLog:
 
     def _complete(self, error: str, peer: str = "") -> None:
         op, self._op = self._op, ""
+        self._pending_s = 0.0
         count, self._count = self._count, 0
         if not op:
             return

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 from strata.config import Settings
+from strata.core.workers.stack_reports import StackReport
 from strata.core.workers.worker_facts import CoordinatorStateSeen, resource_snapshot
 from strata.sdk.record.host_reporter import HostReporter
+from strata.sdk.record.own_stacks import own_report, register_signal
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.record.resource_sampler import ResourceSampler
 from strata.sdk.record.spool import default_folder
@@ -54,6 +56,10 @@ class RecordedWorker:
             return None
         return None if health is None else host_health_message(health)
 
+    def stack_report(self, waits_for: list[str]) -> StackReport:
+        """The stacks of this process, and what it waits for."""
+        return own_report(waits_for)
+
     def tick(self) -> None:
         """Record the resources at the configured interval."""
         self.sampler.watch_network()
@@ -88,6 +94,8 @@ class RecordedWorker:
         """Start the record of a new incarnation."""
         settings = self._settings
         folder = Path(settings.spool_dir) if settings.spool_dir else default_folder()
+        if settings.spool_dir:
+            register_signal(folder)
         self.recorder.begin(
             folder, answer.assigned_id, answer.incarnation, settings.spool_max_bytes
         )

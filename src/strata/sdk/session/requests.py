@@ -64,6 +64,11 @@ class SessionRequest:
         self.delays = delays_s(0.1)
 
     @property
+    def described(self) -> str:
+        """What is waited for, in words."""
+        return f"barrier {self.barrier}" if self.barrier else f"an answer to {self.kind}"
+
+    @property
     def done(self) -> bool:
         """Whether it was answered, refused or cancelled."""
         return self.answer is not None or self.error is not None

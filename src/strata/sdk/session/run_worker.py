@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from strata.config import Settings
 from strata.core.state import Reported
+from strata.core.workers.stack_reports import PendingExchange, StackReport
 from strata.errors import StrataError
 from strata.sdk.record.line_buffer import LineBuffer
+from strata.sdk.record.own_stacks import own_report
 from strata.sdk.record.resource_sampler import ResourceSampler
 from strata.sdk.session.channel import MeetingPlace
 from strata.sdk.session.membership import Membership
@@ -57,6 +59,7 @@ class RunWorker(RecordedWorker):
         )
         self.due = SaveSchedule(self.membership, self.session)
         self.saving: Callable[[], pb.Saving | None] = lambda: None
+        self.exchange: Callable[[bool], PendingExchange | None] = lambda waiting: None
         self.begin_record(answer)
 
     def beat(self) -> pb.Beat:
@@ -75,6 +78,17 @@ class RunWorker(RecordedWorker):
             host=self.host(),
             loss=self.loss,
             busy_s=self.busy_s,
+        )
+
+    def stack_report(self, waits_for: list[str]) -> StackReport:
+        """The stacks of this process, its progress, and what it waits for."""
+        model = self.membership.model
+        return own_report(
+            waits_for,
+            lambda: self.exchange(self.waiting),
+            state=self.state,
+            step=model.step,
+            generation=model.generation,
         )
 
     def tick(self) -> None:

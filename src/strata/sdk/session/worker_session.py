@@ -21,10 +21,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import msgspec
 from google.protobuf.message import Message
 from msgspec import structs
 
 from strata.core.workers.exchange_facts import ConnectionChanged
+from strata.core.workers.stack_reports import StackReport, bounded
 from strata.errors import (
     DeadlineExceeded,
     Fenced,
@@ -73,6 +75,9 @@ PERMANENT = (Unauthenticated, PermissionDenied, InvalidArgument)
 
 class SessionOwner(HeartbeatSource, Protocol):
     """The worker that a session serves. Its methods are called from the session's threads."""
+
+    def stack_report(self, waits_for: list[str]) -> StackReport:
+        """The stacks of this process, and what it waits for."""
 
     def apply_standing(self, standing: pb.Standing) -> None:
         """Handle a standing, new or repeated after a connect. Called with `updated` held."""
@@ -330,6 +335,8 @@ class WorkerSession:
         elif kind == "pulse":
             self.heartbeat.answered(message.pulse)
             self._notify()
+        elif kind == "collect_stacks":
+            self._report_stacks(message.collect_stacks)
         elif kind == "stored":
             self._note_stored(message.stored.seq, message.stored.lines)
         elif kind == "refused":
@@ -344,6 +351,18 @@ class WorkerSession:
                 self.heartbeat.refused(message.request, error)
         elif kind is not None:
             self._settle(message, None)
+
+    def _report_stacks(self, asked: pb.CollectStacks) -> None:
+        with self.updated:
+            waits_for = [request.described for request in self._requests.values()]
+        report = bounded(self._owner.stack_report(waits_for), asked.max_bytes)
+        stacks = pb.Stacks(
+            task_id=asked.task_id,
+            collection=asked.collection,
+            worker_id=self.identity.worker_id,
+            report=msgspec.json.encode(report),
+        )
+        self.tell(pb.WorkerMessage(stacks=stacks))
 
     def _retry_later(self, number: int, error: StrataError) -> bool:
         """Schedule a retry of a transiently refused request; False if no caller waits for it."""

@@ -16,6 +16,7 @@ from strata.timeline.read.records import MS_NS, Record
 from strata.timeline.why import (
     barrier_stalls,
     checkpoint_outcomes,
+    hangs,
     message_delivery,
     run_checks,
     slow_recovery,
@@ -144,6 +145,12 @@ QUESTIONS: dict[str, Question] = {
             text="Would a different timeout also lose it?",
             ask=timeout_replay.timeout,
         ),
+        Question(
+            number=17,
+            name="hang",
+            text="Did the task hang, and which rank do the others wait for?",
+            ask=hangs.hang,
+        ),
     )
 }
 
@@ -204,8 +211,11 @@ SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "RequestCompleted": ("request", ("request",)),
     "StepFinished": ("slow", ()),
     "EventsDropped": ("trust", ()),
+    "StacksRequested": ("hang", ("task",)),
+    "StacksCollected": ("hang", ("task",)),
+    "StackCollectionEnded": ("hang", ("task",)),
 }
-TIMED = frozenset({"lost", "unfinished", "changed", "samples", "slow"})
+TIMED = frozenset({"lost", "unfinished", "changed", "samples", "slow", "hang"})
 BY_NODE = {"request": "worker", "slow": "worker"}
 
 

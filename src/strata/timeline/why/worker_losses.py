@@ -81,7 +81,7 @@ def lost(
     if body.signal == "hang":
         return Answer(
             verdict="no",
-            text=f"no, it hung: {declared}",
+            text=f"no, it hung: {declared}; where each rank was: strata why hang task={body.task}",
             chain=[*_last_step(search, loss, body), *chain],
             cost=cost,
         )

@@ -532,7 +532,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage", "end_training", "ask_for_media_room")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage", "end_training", "ask_for_media_room", "stacks")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +558,7 @@ class WorkerMessage(_message.Message):
     REPORT_STORAGE_FIELD_NUMBER: _ClassVar[int]
     END_TRAINING_FIELD_NUMBER: _ClassVar[int]
     ASK_FOR_MEDIA_ROOM_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -583,7 +584,8 @@ class WorkerMessage(_message.Message):
     report_storage: ReportStorage
     end_training: EndTraining
     ask_for_media_room: AskForMediaRoom
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ..., end_training: _Optional[_Union[EndTraining, _Mapping]] = ..., ask_for_media_room: _Optional[_Union[AskForMediaRoom, _Mapping]] = ...) -> None: ...
+    stacks: Stacks
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ..., end_training: _Optional[_Union[EndTraining, _Mapping]] = ..., ask_for_media_room: _Optional[_Union[AskForMediaRoom, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce", "left")
@@ -960,7 +962,7 @@ class Leave(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., save_failure: _Optional[str] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed", "media_room")
+    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed", "media_room", "collect_stacks")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     PULSE_FIELD_NUMBER: _ClassVar[int]
@@ -973,6 +975,7 @@ class CoordinatorMessage(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
     MEDIA_ROOM_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_STACKS_FIELD_NUMBER: _ClassVar[int]
     request: int
     standing: Standing
     pulse: Pulse
@@ -985,7 +988,8 @@ class CoordinatorMessage(_message.Message):
     lease: Lease
     agreed: Agreed
     media_room: MediaRoom
-    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ..., media_room: _Optional[_Union[MediaRoom, _Mapping]] = ...) -> None: ...
+    collect_stacks: CollectStacks
+    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ..., media_room: _Optional[_Union[MediaRoom, _Mapping]] = ..., collect_stacks: _Optional[_Union[CollectStacks, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit", "finished_step", "released", "planned_changes")
@@ -1114,6 +1118,32 @@ class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class CollectStacks(_message.Message):
+    __slots__ = ("task_id", "collection", "worker_ids", "limit_ms", "max_bytes")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    collection: int
+    worker_ids: _containers.RepeatedScalarFieldContainer[str]
+    limit_ms: int
+    max_bytes: int
+    def __init__(self, task_id: _Optional[str] = ..., collection: _Optional[int] = ..., worker_ids: _Optional[_Iterable[str]] = ..., limit_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class Stacks(_message.Message):
+    __slots__ = ("task_id", "collection", "worker_id", "report")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    collection: int
+    worker_id: str
+    report: bytes
+    def __init__(self, task_id: _Optional[str] = ..., collection: _Optional[int] = ..., worker_id: _Optional[str] = ..., report: _Optional[bytes] = ...) -> None: ...
+
 class Lease(_message.Message):
     __slots__ = ("lease_id", "shard", "ended")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1171,7 +1201,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "beat", "exited", "output", "left", "health", "self_test_failed")
+    __slots__ = ("hello", "beat", "exited", "output", "left", "health", "self_test_failed", "stacks")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
@@ -1179,6 +1209,7 @@ class AgentMessage(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     SELF_TEST_FAILED_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     beat: AgentBeat
     exited: ProcessExited
@@ -1186,7 +1217,8 @@ class AgentMessage(_message.Message):
     left: LeftEvents
     health: HostHealth
     self_test_failed: SelfTestFailed
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ..., self_test_failed: _Optional[_Union[SelfTestFailed, _Mapping]] = ...) -> None: ...
+    stacks: Stacks
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ..., self_test_failed: _Optional[_Union[SelfTestFailed, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ...) -> None: ...
 
 class SelfTestFailed(_message.Message):
     __slots__ = ("task_id", "reason")
@@ -1247,18 +1279,20 @@ class LeftEvents(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ...) -> None: ...
 
 class AgentOrder(_message.Message):
-    __slots__ = ("duties", "exit_stored", "refused", "output_taken", "left_settled")
+    __slots__ = ("duties", "exit_stored", "refused", "output_taken", "left_settled", "collect_stacks")
     DUTIES_FIELD_NUMBER: _ClassVar[int]
     EXIT_STORED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_SETTLED_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_STACKS_FIELD_NUMBER: _ClassVar[int]
     duties: Duties
     exit_stored: ExitStored
     refused: Refused
     output_taken: OutputTaken
     left_settled: LeftSettled
-    def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_taken: _Optional[_Union[OutputTaken, _Mapping]] = ..., left_settled: _Optional[_Union[LeftSettled, _Mapping]] = ...) -> None: ...
+    collect_stacks: CollectStacks
+    def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_taken: _Optional[_Union[OutputTaken, _Mapping]] = ..., left_settled: _Optional[_Union[LeftSettled, _Mapping]] = ..., collect_stacks: _Optional[_Union[CollectStacks, _Mapping]] = ...) -> None: ...
 
 class Duties(_message.Message):
     __slots__ = ("jobs", "heartbeat_interval_ms", "completed_task_ids")

@@ -18,6 +18,7 @@ import { LoggedMedia } from "../curves/logged-media";
 import { TaskCurves } from "../curves/task-curves";
 import { HistoryList } from "../timeline/history";
 import { Actions } from "./actions";
+import { StacksPanel } from "./stacks";
 import { taskQuery } from "./task-query";
 
 const REFRESH_MS = 3000;
@@ -91,6 +92,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         <Workers task={task} />
         {detail && <Request detail={detail} />}
       </div>
+      <StacksPanel task={task} />
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <History id={task.id} />
         <Log id={task.id} />

@@ -129,6 +129,13 @@ def test_reported_checkpoint_is_found_again(orchestrators):
     assert latest.size_bytes == 30
 
 
+def test_metrics_of_a_reported_checkpoint_are_recorded_if_finite(hub, orchestrators):
+    metrics = {"val_loss": 0.25, "broken": float("nan")}
+    saved = orchestrators("one").notify_checkpoint(step=5, metrics=metrics)
+    (task,) = hub.state.tasks.values()
+    assert task.checkpoints[saved.checkpoint_id].metrics == {"val_loss": 0.25}
+
+
 def test_latest_checkpoint_has_a_loadable_path(orchestrators, tmp_path):
     manager = CheckpointManager(path=str(tmp_path / "models"))
     manager.save({"weight": np.arange(4.0)}, step=5, epoch=1)

@@ -266,6 +266,7 @@ class UnaryCalls:
                 path=request.storage_path,
                 size_bytes=request.size_bytes,
                 checksum=request.checksum,
+                metrics=dict(request.metrics),
             )
         )
         assert isinstance(acked, Checkpoint)

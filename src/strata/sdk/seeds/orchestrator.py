@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from msgspec import Struct, structs
 
 from strata.config import Settings
+from strata.core.limits import finite_values
 from strata.core.rule_settings import SHUFFLE_SEED
 from strata.core.state import REPORTED, Outcome, Reported
 from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow, StrataError
@@ -256,8 +257,13 @@ class TrainingOrchestrator:
         type: str = "full",
         checksum: str = "",
         metadata: dict[str, str] | None = None,
+        metrics: dict[str, float] | None = None,
     ) -> CheckpointAck:
-        """Report that this worker's part of a checkpoint is written."""
+        """Report that this worker's part of a checkpoint is written.
+
+        `metrics` of rank 0 describe the state, for `keep_best`; those that are not finite are left
+        out.
+        """
         if type not in CHECKPOINT_TYPES:
             raise InvalidArgument(
                 f"{type!r:.80} is not a checkpoint type", hint=f"use {', '.join(CHECKPOINT_TYPES)}"
@@ -273,6 +279,7 @@ class TrainingOrchestrator:
             type=f"CHECKPOINT_TYPE_{type.upper()}",
             checksum=checksum,
             metadata=metadata or {},
+            metrics=finite_values(metrics or {}),
         )
         ack = self._call("NotifyCheckpoint", request, pb.CheckpointAck)
         names = CheckpointAck.__struct_fields__

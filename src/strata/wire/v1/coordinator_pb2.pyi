@@ -409,7 +409,7 @@ class AdvanceEpochResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class NotifyCheckpointRequest(_message.Message):
-    __slots__ = ("worker_id", "checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "type", "metadata", "checksum", "incarnation", "nonce")
+    __slots__ = ("worker_id", "checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "type", "metadata", "checksum", "incarnation", "nonce", "metrics")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +417,13 @@ class NotifyCheckpointRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +435,7 @@ class NotifyCheckpointRequest(_message.Message):
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     checkpoint_id: str
     step: int
@@ -439,7 +447,8 @@ class NotifyCheckpointRequest(_message.Message):
     checksum: str
     incarnation: int
     nonce: str
-    def __init__(self, worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class CheckpointAck(_message.Message):
     __slots__ = ("success", "global_step", "checkpoint_id", "status")

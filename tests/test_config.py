@@ -66,6 +66,12 @@ def test_flags_win_over_environment_and_environment_over_file(toml):
 def test_every_setting_can_be_set_by_environment(name):
     texts = {
         "storage_backend": "s3",
+        "alert_notify_from": "error",
+        "alert_slow_share": "0.5",
+        "alert_smtp_security": "tls",
+        "alert_webhook_format": "slack",
+        "alert_worker_losses": "3",
+        "alert_checkpoint_failures": "3",
         "log_format": "json",
         "demo_mode": "true",
         "archive_runs": "false",

@@ -104,7 +104,8 @@ def first(timeline, kind, field):
 
 
 def question_params(timeline) -> dict[str, dict[str, str]]:
-    """Parameters for each question about this run; `delivery` is left out: it has no messages."""
+    """Parameters for each question about this run; it has no messages and no
+    alerts to ask about."""
     task = first(timeline, "TaskSubmitted", "task")
     lost = first(timeline, "WorkerLost", "worker")
     moment = {"time_ms": repr(next(timeline.records(kinds={"WorkerLost"})).at_ns / 1e6)}
@@ -143,7 +144,7 @@ SURE = {
 
 def test_every_question_about_it_is_answered(recorded):
     queries, params = TimelineQueries(recorded), question_params(recorded)
-    assert set(QUESTIONS) - {"delivery"} == set(params)
+    assert set(QUESTIONS) - {"delivery", "alert"} == set(params)
     answers = {question: queries.why(question, params=given) for question, given in params.items()}
     assert {name: answers[name].verdict for name in SURE} == SURE
     assert all(answer.answer for answer in answers.values())

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import msgspec
 
+from strata.core.alerts.alert_record import Ending, Finding, NoteDelivery, RecordAlerts
 from strata.core.barriers.agreements import AgreeOnValue, LeaveLoop
 from strata.core.checkpoints.checkpoint_commits import NoteCopy
 from strata.core.checkpoints.checkpoint_retention import PinCheckpoint, ReleaseCheckpoint
@@ -63,6 +64,7 @@ def every_kind() -> World:
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
     world.do(AttachDataset(task=task.id, dataset="d", **lanes))
     world.sync(task)
+    _alert(world, task)
     _decide_together(world, task)
     _rebalance(world, task)
     _train_and_save(world, task)
@@ -76,6 +78,26 @@ def every_kind() -> World:
     _archive_the_run(world, task)
     _lose_the_end_of_the_log(world)
     return world
+
+
+def _alert(world, task):
+    about = {"rule": "loss_not_finite", "subject": f"task:{task.id}"}
+    found = Finding(
+        **about,
+        severity="error",
+        text="the loss is NaN",
+        evidence={"step": 3, "value": "NaN"},
+        task=task.id,
+        worker=task.members[0],
+        causes=(f"{task.members[0]}.1.7",),
+    )
+    channels = {"error": ["webhook", "email"]}
+    world.do(RecordAlerts(changes=(found,), channels=channels))
+    world.do(RecordAlerts(changes=(found,), channels=channels))
+    told = {"alert": "alert-1", "moment": "raised"}
+    world.do(NoteDelivery(**told, channel="webhook", attempts=2))
+    world.do(NoteDelivery(**told, channel="email", attempts=6, error="connection refused"))
+    world.do(RecordAlerts(changes=(Ending(**about, reason="the loss is finite"),)))
 
 
 def _decide_together(world, task):

@@ -8,6 +8,7 @@ checkpoint saved). `debug`: everything else.
 import logging
 from collections.abc import Sequence
 
+from strata.core.alerts.alert_record import AlertDeliveryFailed, AlertRaised, AlertResolved
 from strata.core.barriers.barrier_rules import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted, CheckpointFailed
 from strata.core.checkpoints.checkpoint_retention import RetentionChanged
@@ -76,6 +77,13 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             how = how_it_ended(body.code, body.signal)
             level = ERROR if body.signal or body.code else INFO
             return level, f"the process of worker {body.worker} ended with {how}"
+        case AlertRaised():
+            level = {"error": ERROR, "warning": WARNING, "info": INFO}[body.severity]
+            return level, f"{body.alert} ({body.rule}): {body.text}"
+        case AlertResolved():
+            return INFO, f"{body.alert} ({body.rule}) is resolved: {body.reason}"
+        case AlertDeliveryFailed():
+            return WARNING, f"{body.channel} was not told of {body.alert}: {body.reason}"
         case AgentRegistered():
             return INFO, f"agent {body.agent} offers {body.slots} slots"
         case AgentSlotsChanged():

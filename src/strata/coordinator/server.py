@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from strata.config import Settings
+from strata.coordinator.alerts.alert_service import Alerts
 from strata.coordinator.archive.log_upkeep import compacting
 from strata.coordinator.archive.run_archiver import Archiver
 from strata.coordinator.checkpoint_files import CheckpointPlaces, Sealing
@@ -97,7 +98,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         heartbeats = Heartbeats()
         barriers = BarrierWaiters(engine)
         metrics = Metrics(engine, heartbeats)
-        lines, intakes = LineIntake(logs), Intakes(store)
+        alerts = Alerts(engine, heartbeats, settings)
+        lines, intakes = LineIntake(logs), Intakes(store, alerts.read_losses)
         tokens = PeerTokens(folder / "peers.secret")
         sessions = WorkerSessions(engine, heartbeats, barriers, metrics, lines, intakes, tokens)
         agents = AgentSessions(
@@ -128,12 +130,13 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 started_ms=read_clock().wall_ns // 1_000_000,
                 address=f"{settings.grpc_host}:{grpc_port}",
                 agent_connected=agents.open.__contains__,
+                alerts=alerts.delivery,
             )
             archiver = Archiver(engine, settings)
             archiving = archiver.working() if settings.archive_runs else nullcontext()
             joining = compacting(engine.kernel.store)
             serving_http = http_serving(api, settings, room.http)
-            async with archiving, joining, serving_http as http_url:
+            async with archiving, joining, alerts.working(), serving_http as http_url:
                 log_facts(started.events)
                 yield Running(
                     engine, sessions, metrics, grpc_port, http_url, settings.token, sealing

@@ -10,6 +10,7 @@ from typing import TypeGuard
 from msgspec import Struct, field, structs
 
 from strata.core import limits
+from strata.core.alerts import alert_record
 from strata.core.barriers import agreements, barrier_rules
 from strata.core.checkpoints import (
     checkpoint_commits,
@@ -51,6 +52,7 @@ from strata.errors import StrataError
 
 RULES = (
     agreements,
+    alert_record,
     barrier_rules,
     checkpoint_commits,
     checkpoint_lifecycle,

@@ -20,6 +20,8 @@ Reported: TypeAlias = Literal[
 ]
 WorkerState: TypeAlias = Literal[Reported, "lost", "left"]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
+AlertSeverity: TypeAlias = Literal["error", "warning", "info"]
+AlertMoment: TypeAlias = Literal["raised", "resolved"]
 
 REPORTED: tuple[Reported, ...] = get_args(Reported)
 """The states that a worker reports of itself."""
@@ -146,6 +148,44 @@ class Dataset(Struct):
     registered_ns: int
 
 
+class Alert(Struct, gc=False):
+    """A condition that a person should know of, `open` until it has ended (`core/alerts`).
+
+    `position` is that of its `AlertRaised`. `count` is how often it was noticed, `last_ns` when
+    last. `channels` are those that get a message when it is raised and when it is resolved;
+    `pending` of them have not got the newest message, `failed` did not take one.
+    """
+
+    id: str
+    rule: str
+    severity: AlertSeverity
+    subject: str
+    text: str
+    raised_ns: int
+    position: int
+    task: str = ""
+    worker: str = ""
+    evidence: dict[str, float | str] = field(default_factory=dict)
+    causes: list[str] = field(default_factory=list)
+    count: int = 1
+    last_ns: int = 0
+    resolved_ns: int = 0
+    resolution: str = ""
+    channels: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether its condition still holds."""
+        return not self.resolved_ns
+
+    @property
+    def moment(self) -> AlertMoment:
+        """What its newest message is about."""
+        return "raised" if self.open else "resolved"
+
+
 class Salvage(Struct, frozen=True):
     """One salvage of the log: the position of its fact, when it was made, what was lost."""
 
@@ -179,6 +219,8 @@ class Cluster(Struct):
     timeouts: dict[str, float] = field(default_factory=dict)
     unknown_from: int | None = None
     salvages: list[Salvage] = field(default_factory=list)
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    last_alert: int = 0
 
     def task(self, task: str) -> Task:
         """The task of that id."""

@@ -64,6 +64,8 @@ CONTRACT = {
     ("GET", "/api/timeline/metrics"),
     ("GET", "/api/timeline/shards"),
     ("GET", "/api/timeline/usage"),
+    ("GET", "/api/alerts"),
+    ("POST", "/api/alerts/test"),
     ("GET", "/api/metrics/history"),
     ("GET", "/api/stream"),
     ("GET", "/api/timeline/span"),

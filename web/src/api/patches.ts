@@ -1,6 +1,6 @@
 /** The state of the cluster as the page holds it, and how a patch changes it. */
 import type {
-  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, Host, LogEntry, Metrics, Patch,
+  Agent, Alert, Attention, Barrier, Checkpoint, Dashboard, Dataset, Host, LogEntry, Metrics, Patch,
   Status, Task, Totals, Worker,
 } from "./types";
 import type { TimelineEvent } from "./timeline";
@@ -13,6 +13,7 @@ export interface Rows {
   datasets: Dataset;
   agents: Agent;
   hosts: Host;
+  alerts: Alert;
 }
 export type Collection = keyof Rows;
 
@@ -28,7 +29,7 @@ export type Cluster = {
 } & { [Name in Collection]: ReadonlyMap<string, Rows[Name]> };
 
 const COLLECTIONS: Collection[] = [
-  "workers", "tasks", "checkpoints", "barriers", "datasets", "agents", "hosts",
+  "workers", "tasks", "checkpoints", "barriers", "datasets", "agents", "hosts", "alerts",
 ];
 
 /** The key of a row: its id; for a checkpoint its task and its id. */
@@ -51,6 +52,7 @@ const EMPTY: Cluster = {
   datasets: new Map(),
   agents: new Map(),
   hosts: new Map(),
+  alerts: new Map(),
 };
 
 /** The cluster after a patch; unchanged rows stay the same objects. */
@@ -81,7 +83,7 @@ export function applyPatch(before: Cluster | null, patch: Patch): Cluster {
 /** The cluster from a dashboard response: of now, or of a past moment. */
 export function fromDashboard(response: Dashboard, at: number): Cluster {
   const { coordinator, metrics, totals, attention, happened, logs } = response;
-  const { workers, tasks, checkpoints, barriers, datasets } = response;
-  const rows = { workers, tasks, checkpoints, barriers, datasets };
+  const { workers, tasks, checkpoints, barriers, datasets, alerts } = response;
+  const rows = { workers, tasks, checkpoints, barriers, datasets, alerts };
   return applyPatch(null, { mark: "", at, coordinator, metrics, totals, attention, happened, logs, ...rows });
 }

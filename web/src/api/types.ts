@@ -3,6 +3,7 @@ import type { components } from "./schema";
 
 type Schemas = components["schemas"];
 
+export type Alert = Schemas["AlertResponse"];
 export type Agent = Schemas["AgentResponse"];
 export type Attention = Schemas["Attention"];
 export type Barrier = Schemas["BarrierResponse"];

@@ -5,6 +5,7 @@ import { age, clock, moment } from "../lib/format";
 import { goLive, moveCursor, useCursor, useDemo, useLive, useNow, useRun } from "../state/cluster";
 import { useSpan } from "../state/recorded-span";
 import { Button } from "../ui/controls";
+import { Bell } from "./bell";
 import { DemoPlayer } from "./demo";
 import { Scrubber } from "./scrubber";
 
@@ -37,6 +38,7 @@ export function Strip() {
           )}
         </>
       )}
+      <Bell />
     </header>
   );
 }

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from strata import config
+from strata.cli.support import terminal
 from strata.cli.support.audit_output import show as show_audit
 from strata.cli.support.charts.watched_curves import WatchedCurves
 from strata.cli.support.event_stream import retrying
@@ -44,6 +46,9 @@ KINDS = ",".join(
         "GenerationChanged",
         "TaskResized",
         "WorkersReleased",
+        "AlertRaised",
+        "AlertResolved",
+        "AlertDeliveryFailed",
     )
 )
 
@@ -182,11 +187,13 @@ class Watcher:
         answer = self._get("/api/events", position=self._position, kinds=KINDS, limit=1000)
         self._position = int(answer.cursor) if answer.cursor else answer.total
         for fact in self.api.decode(answer.body, list[FactResponse]):
-            if fact.fields.get("task") == self.task_id:
+            if fact.fields.get("task", "") in ("", self.task_id):
                 self._print_fact(fact.kind, fact.fields)
 
     def _print_fact(self, kind: str, fields: dict[str, Any]) -> None:
-        if kind == "WorkerLost":
+        if kind.startswith("Alert"):
+            self._print_alert(kind, fields)
+        elif kind == "WorkerLost":
             self.losses += 1
             known, self._last_loss = self._last_loss, fields["reason"]
             reason = "for the same reason" if known == fields["reason"] else fields["reason"]
@@ -218,6 +225,23 @@ class Watcher:
             self.say("◑", "yellow", f"stopping: {fields['reason']}")
         elif kind == "TaskStateChanged" and (fields["before"], fields["after"]) == REQUEUED:
             self.say("○", "yellow", f"queued again: {fields['reason']}")
+
+    def _print_alert(self, kind: str, fields: dict[str, Any]) -> None:
+        """Print an alert, and show it on the desktop, because a long run is not watched."""
+        name = f"{fields['alert']} ({fields.get('rule', fields.get('channel'))})"
+        if kind == "AlertRaised":
+            style = {"error": "red", "warning": "yellow"}.get(fields["severity"], "dim")
+            self.say("!", style, f"{name}: {fields['text']}")
+            if fields["severity"] != "info":
+                self._notify(f"Strata {fields['rule']}", plain(fields["text"]))
+        elif kind == "AlertResolved":
+            self.say("✓", "green", f"{name} is resolved: {fields['reason']}")
+        else:
+            self.say("!", "yellow", f"{name} was not delivered: {fields['reason']}")
+
+    def _notify(self, title: str, text: str) -> None:
+        if self._out.is_terminal:
+            terminal.notify(self._out.file, title, text, desktop=config.has_desktop())
 
     def _say_unreachable(self, fields: dict[str, Any]) -> None:
         """Say once per checkpoint what the workers cannot read, and what the user can do."""

@@ -10,15 +10,19 @@ With `--json`, stdout and stderr have JSON only, one object per line: an error i
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, cast
 
 _COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # JSON does not escape these, and some terminals interpret them.
 JSON_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}
+
+MAX_NOTE = 300
 
 
 class Guarded:
@@ -85,3 +89,28 @@ def print_error(code: str, message: str, hint: str, exit_code: int) -> None:
     print(f"strata: {escaped(message)}", file=sys.stderr)
     if hint:
         print(f"hint: {escaped(hint)}", file=sys.stderr)
+
+
+def notify(out: IO[str], title: str, text: str, *, desktop: bool) -> None:
+    """Show a notification to whoever watches a terminal; `text` has no control characters.
+
+    `notify-send` shows it if it is installed and there is a `desktop` session. Otherwise the
+    terminal is asked (OSC 9, which several terminals show as a notification) and rings its bell.
+    Failures are ignored, because the text is printed too.
+    """
+    shown = " ".join(text.split())[:MAX_NOTE]
+    program = shutil.which("notify-send") if desktop else None
+    if program is not None:
+        with suppress(OSError):
+            subprocess.Popen(
+                [program, "--app-name=Strata", "--", title, shown],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            return
+    while isinstance(out, Guarded):
+        out = out.stream
+    out.write(f"\x1b]9;{title}: {shown}\x07\x07")
+    out.flush()

@@ -24,7 +24,6 @@ from strata.core.barriers.barrier_rules import BarrierReleased
 from strata.core.events import Event, Now
 from strata.core.metrics.figures import Figures, Reading
 from strata.core.metrics.sliding_windows import LATENCY_BOUNDS_S, SECOND_NS, Histogram, Tally
-from strata.core.metrics.step_rates import Drop
 
 RATE_WINDOW_S = 10
 MAX_WORKER_SERIES = 500
@@ -86,10 +85,6 @@ class Metrics:
     def read(self) -> Reading:
         """The metrics derived from facts, now."""
         return self.figures.read(self._clock().mono_ns)
-
-    def drops(self) -> list[Drop]:
-        """Tasks whose step rate dropped, now."""
-        return self.figures.step_rates.drops(self.engine.kernel.state, self._clock().mono_ns)
 
     def snapshot(self) -> MetricsSnapshot:
         """The answer of GET /api/metrics."""

@@ -26,6 +26,7 @@ from strata.coordinator.rest.request_checks import (
 )
 from strata.coordinator.rest.request_models import CreateTaskRequest, RegisterDatasetRequest
 from strata.coordinator.rest.routes import (
+    alert_routes,
     audit_routes,
     checkpoint_routes,
     cluster_routes,
@@ -132,6 +133,8 @@ ENDPOINTS = [
     cluster_routes.get_metrics,
     metrics_history.get_history,
     live_patches.stream_live,
+    alert_routes.list_alerts,
+    alert_routes.test_channels,
     node_routes.list_agents,
     node_routes.give_up_agent,
     cluster_routes.get_settings,

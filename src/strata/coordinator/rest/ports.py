@@ -12,6 +12,7 @@ from typing import Protocol
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from strata.coordinator.alerts.delivery import Delivery
 from strata.coordinator.checkpoint_files import CheckpointPlaces
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.logs.log_entries import LogEntry, Skipped
@@ -21,7 +22,6 @@ from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.preview_store import Previews
 from strata.coordinator.sessions.task_environments import Vault
 from strata.coordinator.sessions.watched_tasks import WatchedTasks
-from strata.core.metrics.step_rates import Drop
 
 
 class Logs(Protocol):
@@ -52,9 +52,6 @@ class MetricsSource(Protocol):
     def snapshot(self) -> MetricsSnapshot:
         """The present metrics."""
 
-    def drops(self) -> list[Drop]:
-        """Tasks that train much slower than usual."""
-
     def prometheus(self) -> str:
         """All metrics in Prometheus' text format."""
 
@@ -65,7 +62,8 @@ class MetricsSource(Protocol):
 @dataclass(frozen=True)
 class Api:
     """What the endpoints can access. `address` is the gRPC address for workers; `places` is None
-    for a simulated cluster; `agent_connected` tells whether an agent has an open session."""
+    for a simulated cluster, and so is `alerts`, the delivery of messages; `agent_connected` tells
+    whether an agent has an open session."""
 
     engine: Engine
     heartbeats: Heartbeats
@@ -80,6 +78,7 @@ class Api:
     watched: WatchedTasks = field(default_factory=WatchedTasks)
     places: CheckpointPlaces | None = None
     agent_connected: Callable[[str], bool] = lambda agent: False
+    alerts: Delivery | None = None
 
 
 TheApi = NamedDependency[SkipValidation[Api]]

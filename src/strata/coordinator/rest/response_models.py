@@ -357,12 +357,16 @@ class FactResponse(Struct, frozen=True):
 
 
 class Attention(Struct, frozen=True):
-    """A problem that needs attention; `subject` is `worker:ID`, `task:ID`, `checkpoint:ID` etc."""
+    """A problem that needs attention; `subject` is `worker:ID`, `task:ID`, `checkpoint:ID` etc.
+
+    `alert` is the open alert that it is, if it is one.
+    """
 
     severity: Severity
     subject: str
     text: str
     hint: str
+    alert: str = ""
 
 
 class MetricsSnapshot(Struct, frozen=True):
@@ -381,7 +385,7 @@ class MetricsSnapshot(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """Full counts of each list."""
+    """Full counts of each list; of alerts only the open ones count."""
 
     workers: int
     workers_by_status: dict[WorkerStatus, int]
@@ -390,3 +394,4 @@ class Totals(Struct, frozen=True):
     barriers: int
     tasks: int
     agents: int
+    alerts: int

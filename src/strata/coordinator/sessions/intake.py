@@ -15,7 +15,7 @@ acknowledged, a few seconds at most, are stored twice.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
@@ -50,13 +50,19 @@ class Intake:
     """Received event numbers of one incarnation; `owing` is the set of intakes that owe a batch."""
 
     def __init__(
-        self, store: EventStore, worker: str, incarnation: int, owing: set["Intake"]
+        self,
+        store: EventStore,
+        worker: str,
+        incarnation: int,
+        owing: set["Intake"],
+        follow: Callable[[Batch], None] | None,
     ) -> None:
         last = store.last_seq(worker, incarnation)
         self._highest_seq = self._taken_seq = -1 if last is None else last
         self._gaps: list[Range] = store.gaps(worker, incarnation)
         self._owed: set[Range] = set()
         self._owing = owing
+        self._follow = follow
 
     @property
     def stored_seq(self) -> int:
@@ -88,6 +94,8 @@ class Intake:
         self._owed.discard((batch.first_seq, batch.stop_seq))
         if not self._owed:
             self._owing.discard(self)
+        if self._follow is not None:
+            self._follow(batch)
 
     @contextmanager
     def owing(self, batch: Batch) -> Iterator[None]:
@@ -111,10 +119,11 @@ class Intake:
 
 
 class Intakes:
-    """The intakes in use, by worker and incarnation."""
+    """The intakes in use, by worker and incarnation; `follow` gets each batch that was stored."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, follow: Callable[[Batch], None] | None = None) -> None:
         self._store = store
+        self._follow = follow
         self._used: WeakValueDictionary[tuple[str, int], Intake] = WeakValueDictionary()
         self._owing: set[Intake] = set()
 
@@ -123,7 +132,9 @@ class Intakes:
         key = (worker, incarnation)
         found = self._used.get(key)
         if found is None:
-            found = self._used[key] = Intake(self._store, worker, incarnation, self._owing)
+            found = self._used[key] = Intake(
+                self._store, worker, incarnation, self._owing, self._follow
+            )
         return found
 
 

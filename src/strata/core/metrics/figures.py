@@ -36,9 +36,8 @@ from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.limits import LimitHit
 from strata.core.metrics.sliding_windows import SECOND_NS, WAIT_BOUNDS_S, Histogram, Samples, Tally
-from strata.core.metrics.step_rates import StepRates
 from strata.core.state import Cluster, WorkerState
-from strata.core.task_state import ENDED, TaskState
+from strata.core.task_state import TaskState
 from strata.core.tasks.task_lifecycle import TaskStateChanged, TaskSubmitted
 from strata.core.workers.worker_lifecycle import (
     WorkerLost,
@@ -99,7 +98,6 @@ class Figures:
         self.barrier_wait_s = Histogram(WAIT_BOUNDS_S)
         self.checkpoint_s = Histogram(WAIT_BOUNDS_S)
         self.recovery_s = Histogram(WAIT_BOUNDS_S)
-        self.step_rates = StepRates()
         self._workers: dict[str, WorkerState] = {}
         self._tasks: Counter[TaskState] = Counter()
         self._checkpoints: dict[Key, tuple[int, bool]] = {}
@@ -187,7 +185,6 @@ class Figures:
 
     def coordinator_started(self, fact: CoordinatorStarted, now_ns: int) -> None:
         self._begin_windows()
-        self.step_rates.restarted()
         self._saved_until_ns = now_ns
         for key, (_, timed) in self._checkpoints.items():
             self._checkpoints[key] = (now_ns, timed)
@@ -215,8 +212,6 @@ class Figures:
     def task_changed(self, fact: TaskStateChanged, now_ns: int) -> None:
         self._tasks[fact.before] -= 1
         self._tasks[fact.after] += 1
-        if fact.after in ENDED:
-            self.step_rates.ended(fact.task)
         began_ns = self._recovering.pop(fact.task, None)
         if fact.after == "recovering":
             follow(self._recovering, fact.task, now_ns)
@@ -229,12 +224,10 @@ class Figures:
 
     def recovery_chosen(self, fact: RecoveryChosen, now_ns: int) -> None:
         self.counts.recoveries[fact.source] += 1
-        self.step_rates.resumed(fact.task, now_ns)
 
     def steps_committed(self, fact: StepsCommitted, now_ns: int) -> None:
         steps = fact.last - fact.first + 1
         self.counts.steps_committed += steps
-        self.step_rates.committed(fact.task, steps, now_ns)
 
     def rolled_back(self, fact: RolledBack, now_ns: int) -> None:
         self.counts.rollbacks += 1

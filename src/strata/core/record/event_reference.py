@@ -13,6 +13,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo
 
 from strata.core import cluster, limits
+from strata.core.alerts import alert_record
 from strata.core.barriers import agreements, barrier_rules
 from strata.core.checkpoints import checkpoint_lifecycle, checkpoint_retention, save_schedule
 from strata.core.datasets import dataset_rules, lane_balance, shard_leases, training_loops
@@ -72,6 +73,7 @@ MODULES = (
     checkpoint_retention,
     record_retention,
     log_salvage,
+    alert_record,
     limits,
     worker_facts,
     worker_operations,

@@ -14,6 +14,7 @@ from strata.errors import InvalidArgument
 from strata.timeline.answers import Cost, ParamAnswer, QuestionAnswer
 from strata.timeline.read.records import MS_NS, Record
 from strata.timeline.why import (
+    alert_evidence,
     barrier_stalls,
     checkpoint_outcomes,
     hangs,
@@ -151,6 +152,12 @@ QUESTIONS: dict[str, Question] = {
             text="Did the task hang, and which rank do the others wait for?",
             ask=hangs.hang,
         ),
+        Question(
+            number=18,
+            name="alert",
+            text="Why was this alert raised?",
+            ask=alert_evidence.alert,
+        ),
     )
 }
 
@@ -190,6 +197,11 @@ def _converted(param: ParamAnswer, value: str) -> object:
 
 SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "WorkerLost": ("lost", ("worker",)),
+    "AlertRaised": ("alert", ("alert",)),
+    "AlertRepeated": ("alert", ("alert",)),
+    "AlertResolved": ("alert", ("alert",)),
+    "AlertDelivered": ("alert", ("alert",)),
+    "AlertDeliveryFailed": ("alert", ("alert",)),
     "WorkerExited": ("unfinished", ("worker",)),
     "BarrierOpened": ("barrier", ("barrier", "task", "round")),
     "BarrierArrived": ("barrier", ("barrier", "task", "round")),

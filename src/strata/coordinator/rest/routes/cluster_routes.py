@@ -6,7 +6,6 @@ Settings are shown without secrets.
 """
 
 import time
-from collections.abc import Sequence
 
 import msgspec
 from litestar import get
@@ -17,6 +16,7 @@ from msgspec import Struct, field
 from strata.config import Settings, shown
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.logs.log_query import LogQuery
+from strata.coordinator.rest.alert_responses import AlertResponse
 from strata.coordinator.rest.error_responses import READS
 from strata.coordinator.rest.paging import by_id, page
 from strata.coordinator.rest.ports import Api, TheApi
@@ -36,10 +36,10 @@ from strata.coordinator.rest.routes.event_routes import look_back
 from strata.coordinator.rest.routes.log_routes import recent, shortened
 from strata.coordinator.rest.routes.task_routes import tails
 from strata.coordinator.rest.views import state_views
+from strata.coordinator.rest.views.alert_views import alerts, shown_alerts
 from strata.coordinator.rest.views.attention import attention
 from strata.coordinator.rest.views.live_history import HAPPENED, NOTABLE, happening
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
-from strata.core.metrics.step_rates import Drop
 from strata.core.state import Cluster
 from strata.core.tasks.task_queue import Queue
 from strata.timeline.answers import EventAnswer
@@ -63,6 +63,7 @@ class DashboardResponse(Struct, frozen=True):
     logs: list[LogEntry]
     totals: Totals
     attention: list[Attention] = field(default_factory=list)
+    alerts: list[AlertResponse] = field(default_factory=list)
     happened: list[EventAnswer] = field(default_factory=list)
 
 
@@ -112,7 +113,6 @@ async def get_dashboard(api: TheApi) -> DashboardResponse:
                 logs,
                 happened,
                 items,
-                drops=api.metrics.drops(),
             )
             if items == 0 or len(msgspec.json.encode(shown)) <= DASHBOARD_BYTES:
                 return shown
@@ -143,7 +143,6 @@ def dashboard(
     happened: list[EventAnswer],
     items: int,
     now_ns: int | None = None,
-    drops: Sequence[Drop] = (),
 ) -> DashboardResponse:
     """The cluster at one moment, present or past, with at most `items` items in each list."""
     workers = page(state_views.shown_workers(state), by_id, items, "")
@@ -168,7 +167,8 @@ def dashboard(
         logs=logs[:items],
         happened=happened,
         totals=totals(state),
-        attention=attention(state, time.time_ns() if now_ns is None else now_ns, drops),
+        attention=attention(state, time.time_ns() if now_ns is None else now_ns),
+        alerts=alerts(shown_alerts(state, items)),
     )
 
 
@@ -183,6 +183,7 @@ def totals(state: Cluster) -> Totals:
         barriers=sum(len(task.barriers) for task in state.tasks.values()),
         tasks=len(state.tasks),
         agents=len(state.agents),
+        alerts=sum(alert.open for alert in state.alerts.values()),
     )
 
 

@@ -1,15 +1,15 @@
 """The list of problems that need attention, errors first, each with a hint.
 
-A pure function of the state and of the tasks whose throughput fell, so that the dashboard, the
-command line and other readers show the same list.
+A pure function of the state, so that the dashboard, the command line and other readers show the
+same list, for the present and the past. It has the open alerts, and problems that can be seen in
+the state but raise no alert. A problem that an open alert is about is only listed as the alert.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 from strata.coordinator.rest.response_models import Attention
 from strata.core.barriers.barrier_rules import missing_workers
-from strata.core.metrics.step_rates import Drop
 from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.task_queue import Queue, stuck_behind, unfinished_before
@@ -21,30 +21,72 @@ RECENT_FAILURE_NS = 3_600 * SECOND_NS
 LONG_WAIT_NS = 30 * SECOND_NS
 
 
-def attention(state: Cluster, now_ns: int, drops: Sequence[Drop] = ()) -> list[Attention]:
-    """The problems of the cluster, errors before warnings, at most `MAX_ITEMS`.
+ALERTED = {
+    "checkpoint_failing": "checkpoint",
+    "host_excluded": "host",
+    "log_damaged": "fact",
+    "task_failed": "task failed",
+    "worker_lost_again": "worker",
+}
+"""The problems of the state that alerts of a rule are about."""
 
-    `drops` are tasks that train much slower than usual, known for the present only.
-    """
+
+def attention(state: Cluster, now_ns: int) -> list[Attention]:
+    """The problems of the cluster, errors before warnings, at most `MAX_ITEMS`."""
+    alerted = Alerted(state)
     found = [
-        *_lost_facts(state),
-        *_tasks(state, now_ns),
-        *_throughput(drops),
-        *_hosts(state),
+        *_alerts(state),
+        *_lost_facts(state, alerted),
+        *_tasks(state, now_ns, alerted),
+        *_hosts(state, alerted),
         *(
             item
             for task in state.tasks.values()
             if not task.ended
-            for item in (*_workers(state, task), *_barriers(task, now_ns), *_checkpoints(task))
+            for item in (
+                *_workers(state, task, alerted),
+                *_barriers(task, now_ns),
+                *_checkpoints(task, alerted),
+            )
         ),
     ]
     found.sort(key=lambda item: item.severity != "error")
     return found[:MAX_ITEMS]
 
 
-def _lost_facts(state: Cluster) -> Iterator[Attention]:
+class Alerted:
+    """The problems that open alerts are about."""
+
+    def __init__(self, state: Cluster) -> None:
+        self._found = {
+            (ALERTED[alert.rule], alert.subject)
+            for alert in state.alerts.values()
+            if alert.open and alert.rule in ALERTED
+        }
+
+    def has(self, problem: str, subject: str) -> bool:
+        """Whether an alert says this already."""
+        return (problem, subject) in self._found
+
+
+def _alerts(state: Cluster) -> Iterator[Attention]:
+    """The open alerts, without those that only inform."""
+    for alert in state.alerts.values():
+        if alert.open and alert.severity != "info":
+            yield Attention(
+                severity=alert.severity,
+                subject=alert.subject,
+                text=alert.text,
+                hint=f"strata why alert alert={alert.id}",
+                alert=alert.id,
+            )
+
+
+def _lost_facts(state: Cluster, alerted: Alerted) -> Iterator[Attention]:
     """Lost parts of the log; shown for ever, because they stay lost."""
     for salvage in state.salvages:
+        if alerted.has("fact", f"fact:@{salvage.position}"):
+            continue
         named = ", ".join(f"@{first} to @{stop - 1}" for first, stop in salvage.lost[:NAMES_SHOWN])
         more = len(salvage.lost) - NAMES_SHOWN
         if named or salvage.lost_batches:
@@ -58,10 +100,12 @@ def _lost_facts(state: Cluster) -> Iterator[Attention]:
             )
 
 
-def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
+def _tasks(state: Cluster, now_ns: int, alerted: Alerted) -> Iterator[Attention]:
     queue = Queue(state)
     for task in state.tasks.values():
         if task.state == "failed" and now_ns - task.ended_ns < RECENT_FAILURE_NS:
+            if alerted.has("task failed", f"task:{task.id}"):
+                continue
             yield Attention(
                 severity="error",
                 subject=f"task:{task.id}",
@@ -94,18 +138,7 @@ def _remedy(state: Cluster, task: Task) -> str:
     return "strata agent --slots N offers slots on a host"
 
 
-def _throughput(drops: Sequence[Drop]) -> Iterator[Attention]:
-    for drop in drops:
-        rates = f"{drop.now:.2g} steps/s instead of the usual {drop.usual:.2g} steps/s"
-        yield Attention(
-            severity="warning",
-            subject=f"task:{drop.task}",
-            text=f"{drop.task} makes {rates}",
-            hint=f"strata why throughput task={drop.task}",
-        )
-
-
-def _hosts(state: Cluster) -> Iterator[Attention]:
+def _hosts(state: Cluster, alerted: Alerted) -> Iterator[Attention]:
     for agent in state.agents.values():
         if not agent.up:
             yield Attention(
@@ -116,7 +149,7 @@ def _hosts(state: Cluster) -> Iterator[Attention]:
             )
 
     for host in state.hosts.values():
-        if host.excluded:
+        if host.excluded and not alerted.has("host", f"host:{host.id}"):
             yield Attention(
                 severity="warning",
                 subject=f"host:{host.id}",
@@ -125,11 +158,13 @@ def _hosts(state: Cluster) -> Iterator[Attention]:
             )
 
 
-def _workers(state: Cluster, task: Task) -> Iterator[Attention]:
+def _workers(state: Cluster, task: Task, alerted: Alerted) -> Iterator[Attention]:
     concerned = dict.fromkeys([*task.members, *task.waiting, *task.placements])
     for name in concerned:
         worker = state.workers.get(name)
-        if worker is not None and worker.state in ("lost", "error"):
+        if worker is None or alerted.has("worker", f"worker:{name}"):
+            continue
+        if worker.state in ("lost", "error"):
             word = "is lost" if worker.state == "lost" else "reports an error"
             yield Attention(
                 severity="error",
@@ -155,10 +190,10 @@ def _barriers(task: Task, now_ns: int) -> Iterator[Attention]:
             )
 
 
-def _checkpoints(task: Task) -> Iterator[Attention]:
+def _checkpoints(task: Task, alerted: Alerted) -> Iterator[Attention]:
     """The newest checkpoint, if it failed; after older failures a later save succeeded."""
     for saved in islice(reversed(task.checkpoints.values()), 1):
-        if saved.state == "failed":
+        if saved.state == "failed" and not alerted.has("checkpoint", f"task:{task.id}"):
             yield Attention(
                 severity="warning",
                 subject=f"checkpoint:{saved.id}",

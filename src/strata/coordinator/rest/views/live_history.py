@@ -29,6 +29,8 @@ from strata.timeline.read.records import Record
 NOTABLE = frozenset(
     {
         "AgentLost",
+        "AlertRaised",
+        "AlertResolved",
         "AssignmentChanged",
         "BarrierFailed",
         "CheckpointCommitted",

@@ -32,6 +32,7 @@ from litestar.response import Stream
 from msgspec import Struct, field
 
 from strata.coordinator.logs.log_entries import LogEntry
+from strata.coordinator.rest.alert_responses import AlertResponse
 from strata.coordinator.rest.error_responses import STREAMS
 from strata.coordinator.rest.host_responses import HostResponse
 from strata.coordinator.rest.paging import by_id, page
@@ -55,7 +56,7 @@ from strata.coordinator.rest.routes.event_routes import (
     OPENING,
     with_heartbeat,
 )
-from strata.coordinator.rest.views import host_views, state_views
+from strata.coordinator.rest.views import alert_views, host_views, state_views
 from strata.coordinator.rest.views.attention import attention
 from strata.coordinator.rest.views.live_history import PatchHistory, RecentActivity, pieces
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
@@ -101,6 +102,7 @@ class LivePatch(Struct, frozen=True, omit_defaults=True):
     datasets: list[DatasetResponse] = field(default_factory=list)
     agents: list[AgentResponse] = field(default_factory=list)
     hosts: list[HostResponse] = field(default_factory=list)
+    alerts: list[AlertResponse] = field(default_factory=list)
     gone: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -215,7 +217,7 @@ class Live:
                 rows |= collections(state, self._api.heartbeats)
                 single |= {"coordinator": status(self._api, state), "totals": totals(state)}
             if figures:
-                seen = attention(state, time.time_ns(), self._api.metrics.drops())
+                seen = attention(state, time.time_ns())
                 single["attention"] = [*self._unreadable.values(), *seen]
                 single["metrics"] = self._api.metrics.snapshot()
         self._publish(single, rows, now_s)
@@ -350,6 +352,7 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
         "datasets": keyed(state_views.dataset(dataset) for dataset in datasets),
         "agents": keyed(state_views.agents(state, heartbeats, agents)),
         "hosts": keyed(host_views.hosts(state, host_views.heartbeats_of_reports(state), hosts)),
+        "alerts": keyed(alert_views.alerts(alert_views.shown_alerts(state, ITEMS))),
     }
 
 

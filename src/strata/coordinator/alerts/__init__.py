@@ -1,0 +1,1 @@
+"""Alerts of a running coordinator: reads logged losses, evaluates the rules, sends messages."""

@@ -1,0 +1,117 @@
+"""The rule on disks: nearly full, or full soon.
+
+Workers report the free space of the file system that they write to; one measurement per host and
+`MEASURE_S` is looked at, and the coordinator's data folder is one more host. A disk is nearly full
+below `disk_free_bytes`. It will be full soon if it fills so fast that it is full within
+`disk_full_within_s`. The rate is that of the lowest free space: the minimum over the first half of
+the last `WINDOW` measurements against that over the second half. So files that come and go, such as
+old checkpoints, are no filling. It is judged with at least `LEAST` measurements.
+
+It ends when the free space is a quarter above the limit and the disk is not full within twice the
+time.
+
+A worker reports 0 both for a full disk and for one that it cannot measure; it is taken for a full
+disk if the host has reported free space before.
+"""
+
+from collections import deque
+
+from strata.core.alerts.alert_record import Finding
+from strata.core.alerts.alert_settings import AlertThresholds
+from strata.core.alerts.open_conditions import OpenConditions
+from strata.core.metrics.sliding_windows import SECOND_NS
+
+FILLING = "disk_filling"
+
+MEASURE_S = 5
+WINDOW = 180
+LEAST = 60
+MARGIN = 1.25
+MAX_HOSTS = 20_000
+GONE_S = 600
+
+
+class DiskRules:
+    """Follows the free space of every host."""
+
+    def __init__(self, conditions: OpenConditions, thresholds: AlertThresholds) -> None:
+        self._conditions = conditions
+        self._limits = thresholds
+        self._free: dict[str, deque[tuple[int, int]]] = {}
+
+    def measured(self, host: str, free_bytes: int, now_ns: int) -> None:
+        """Take a measurement of a host."""
+        if not self._limits.on(FILLING) or (not free_bytes and host not in self._free):
+            return
+        if host not in self._free and len(self._free) >= MAX_HOSTS:
+            return
+        series = self._free.setdefault(host, deque(maxlen=WINDOW))
+        if not series or now_ns - series[-1][0] >= MEASURE_S * SECOND_NS:
+            series.append((now_ns, free_bytes))
+            self._judge(host, series, now_ns)
+
+    def judge(self, now_ns: int) -> None:
+        """Forget hosts that report no longer; that ends what was found about them."""
+        gone = [
+            host
+            for host, series in self._free.items()
+            if now_ns - series[-1][0] > GONE_S * SECOND_NS
+        ]
+        for host in gone:
+            del self._free[host]
+            reason = f"the host has not reported for {GONE_S} s"
+            self._conditions.end(FILLING, f"host:{host}", reason)
+
+    def _judge(self, host: str, series: deque[tuple[int, int]], now_ns: int) -> None:
+        subject = f"host:{host}"
+        free = series[-1][1]
+        least = self._limits.disk_free_bytes
+        full_s = seconds_until_full(series)
+        within_s = self._limits.disk_full_within_s
+        soon = full_s is not None and full_s < within_s
+        if free < least or soon:
+            if self._conditions.holds(FILLING, subject) and not free < least:
+                return
+            self._conditions.hold(
+                self._finding(host, free, full_s, nearly_full=free < least), now_ns
+            )
+        elif free >= least * MARGIN and (full_s is None or full_s >= 2 * within_s):
+            reason = f"{_sized(free)} are free"
+            self._conditions.end(FILLING, subject, reason)
+
+    def _finding(self, host: str, free: int, full_s: float | None, *, nearly_full: bool) -> Finding:
+        evidence: dict[str, float | str] = {
+            "free_bytes": free,
+            "disk_free_bytes": self._limits.disk_free_bytes,
+            "disk_full_within_s": self._limits.disk_full_within_s,
+        }
+        below = f", less than {_sized(self._limits.disk_free_bytes)}" if nearly_full else ""
+        when = ""
+        if full_s is not None:
+            evidence["full_in_s"] = full_s
+            when = f", and it is full in {full_s / 60:.0f} min at this rate"
+        return Finding(
+            rule=FILLING,
+            subject=f"host:{host}",
+            severity="error" if nearly_full else "warning",
+            text=f"the disk of {host} has {_sized(free)} free{below}{when}",
+            evidence=evidence,
+        )
+
+
+def seconds_until_full(series: deque[tuple[int, int]]) -> float | None:
+    """When a disk is full if it goes on filling as before; None if it does not fill."""
+    if len(series) < LEAST:
+        return None
+    points = list(series)
+    half = len(points) // 2
+    before = min(free for _, free in points[:half])
+    now = min(free for _, free in points[half:])
+    spent_s = (points[-1][0] - points[0][0]) / SECOND_NS / 2
+    if now >= before or spent_s <= 0:
+        return None
+    return now / ((before - now) / spent_s)
+
+
+def _sized(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 100_000_000 else f"{count / 1e6:.1f} MB"

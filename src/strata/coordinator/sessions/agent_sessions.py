@@ -272,7 +272,7 @@ class AgentSession:
             reason=failed.reason,
         )
         put = partial(self.engine.ask, command)
-        self._backlog.submit(message.ByteSize(), put, self._beat_decided)
+        self._backlog.submit(message.ByteSize(), put, self._done)
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = worker_messages.exit_report(message.exited, self.agent, self.incarnation)

@@ -1210,24 +1210,24 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "beat", "exited", "output", "left", "health", "self_test_failed", "stacks")
+    __slots__ = ("hello", "beat", "exited", "output", "left", "health", "stacks", "self_test_failed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
-    SELF_TEST_FAILED_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
+    SELF_TEST_FAILED_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     beat: AgentBeat
     exited: ProcessExited
     output: ProcessOutput
     left: LeftEvents
     health: HostHealth
-    self_test_failed: SelfTestFailed
     stacks: Stacks
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ..., self_test_failed: _Optional[_Union[SelfTestFailed, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ...) -> None: ...
+    self_test_failed: SelfTestFailed
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., self_test_failed: _Optional[_Union[SelfTestFailed, _Mapping]] = ...) -> None: ...
 
 class SelfTestFailed(_message.Message):
     __slots__ = ("task_id", "reason")

@@ -1,5 +1,0 @@
-<<<<<<<< HEAD:src/strata/webui/assets/facts-oyZkPGkn.js
-import{It as e,St as t,X as n,_t as r,ht as i,tt as a}from"./index-DFr4EdRn.js";function o(o,c,l){let u=n(),d=a(),{data:f}=t({queryKey:[`facts`,o,c,u],queryFn:({signal:e})=>u===null?r(i.GET(`/api/events`,{params:{query:{newest:!0,kinds:o,limit:c}},signal:e})):d.facts({time_ms:u,kinds:o,limit:c},e),refetchInterval:u===null&&l,placeholderData:e,retry:!1});return f??s}var s=[];export{o as t};
-========
-import{It as e,St as t,X as n,_t as r,ht as i,tt as a}from"./index-BF9KfD18.js";function o(o,c,l){let u=n(),d=a(),{data:f}=t({queryKey:[`facts`,o,c,u],queryFn:({signal:e})=>u===null?r(i.GET(`/api/events`,{params:{query:{newest:!0,kinds:o,limit:c}},signal:e})):d.facts({time_ms:u,kinds:o,limit:c},e),refetchInterval:u===null&&l,placeholderData:e,retry:!1});return f??s}var s=[];export{o as t};
->>>>>>>> 402ab34 (hang: collect the stacks of all workers before a hang is declared; why hang, strata stacks):src/strata/webui/assets/facts-Csax2dCP.js

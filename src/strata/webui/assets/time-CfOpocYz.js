@@ -1,1 +1,0 @@
-import{$ as e,Mt as t,b as n,p as r}from"./index-BqdcR53p.js";var i=t();function a({at:t,ago:a=!1}){let o=r(t,e());return(0,i.jsx)(`time`,{title:n(t),children:a&&o!==`now`?`${o} ago`:o})}export{a as t};

@@ -213,10 +213,12 @@ class _Walk:
     def items(self, places: Cursor) -> Iterator[LoggedItem]:
         """The items, generation by generation; `places` is moved behind each item."""
         turns = [(list(run)[-1][0], worker) for worker, run in groupby(self._turns, itemgetter(1))]
+        streams: dict[str, list[Stream]] = {}
+        for stream in self._facts.streams:
+            streams.setdefault(stream[0], []).append(stream)
         for generation, worker in turns:
-            for stream in self._facts.streams:
-                if stream[0] == worker:
-                    yield from self._stream(stream, places, generation)
+            for stream in streams.get(worker, []):
+                yield from self._stream(stream, places, generation)
 
     def _stream(self, stream: Stream, places: Cursor, until: int) -> Iterator[LoggedItem]:
         """The items of an incarnation up to a generation."""

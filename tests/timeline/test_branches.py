@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from strata.core.checkpoints.checkpoint_commits import ConfirmCheckpoint
 from strata.core.record.event_codec import CODEC
 from strata.core.tasks.placement import StopTask
 from strata.errors import InvalidArgument, NotFound
@@ -39,10 +40,19 @@ def folder(tmp_path_factory):
     for peer in world.members(parent):
         peer.leave("stopped")
     folder = tmp_path_factory.mktemp("forks")
+    write_log(world, folder)
+    return folder
+
+
+def write_log(world, folder):
     with SqliteStore(folder / "log.db", CODEC) as store:
         for event in world.log:
             store.append([event], incarnation=1, expected=event.seq)
-    return folder
+
+
+def queries_of(world, folder):
+    write_log(world, folder)
+    return TimelineQueries(open_timeline(folder))
 
 
 @pytest.fixture
@@ -78,6 +88,22 @@ def test_task_that_is_not_in_the_log_is_refused(compare):
         compare("demo-1", "demo-9")
     with pytest.raises(InvalidArgument, match="twice"):
         compare("demo-1", "demo-1")
+
+
+def test_forks_that_did_the_same_do_not_differ(tmp_path):
+    world, parent = trained()
+    for waits in (False, True):
+        fork = forked(world, parent, 8)
+        world.start(fork)
+        world.sync(fork)
+        world.train(fork, 10)
+        saved = world.seal(fork, 10)
+        if waits:
+            world.submit(1, name="other")  # a command takes a second: this save takes longer
+        world.do(ConfirmCheckpoint(task=fork.id, checkpoint=saved.id, path=f"{fork.id}/{saved.id}"))
+    found = queries_of(world, tmp_path).why("differs", params={"task": "demo-2", "other": "demo-3"})
+    assert (found.verdict, found.findings) == ("no", [])
+    assert "both did the same" in found.answer
 
 
 def strata(*words):

@@ -23,8 +23,8 @@ from strata.timeline.read.differences import COMPARED, Difference, essence, firs
 from strata.timeline.read.records import Record
 from strata.timeline.read.run_timeline import Timeline
 
-NUMBERED_ON = frozenset({"generation", "attempt"})
-"""Fields that a fork counts on from its parent's at the time of the fork."""
+NUMBERED_ON = frozenset({"generation", "attempt", "checkpoint"})
+"""Fields with numbers that a fork counts on from its parent's, or begins anew."""
 
 BRANCH_KINDS = COMPARED - {TaskSubmitted.__name__, EpochAdvanced.__name__}
 """An epoch is recorded with the steps that are committed at a time, so it differs by chance."""

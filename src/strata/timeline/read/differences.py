@@ -25,8 +25,11 @@ IGNORED = frozenset(
 )
 SUBJECTS = {"workers": "worker", "tasks": "task", "datasets": "dataset", "agents": "agent"}
 INCIDENTAL = frozenset(
-    {"incarnation", "reason", "nonce", "hostname", "address", "port", "evidence", "path"}
+    {"incarnation", "reason", "nonce", "hostname", "address", "port", "evidence", "path", "took_s"}
 )
+BY_CHANCE = {"CheckpointCommitted": ("worker",)}
+"""Fields that differ in equal runs: the worker that was the first to begin a checkpoint."""
+
 ENVIRONMENT_KEY = "env_key"
 """Key of a task's stored environment; it is new for every submitted task."""
 
@@ -163,6 +166,7 @@ def essence(records: Iterable[Record], but: Container[str] = ()) -> Iterator[Ess
     for record in records:
         task = record.text("task")
         tasks.setdefault(task, f"task {len(tasks)}")
-        fields = {name: value for name, value in record.fields().items() if name not in but}
+        unlike = (*but, *BY_CHANCE.get(record.kind, ()))
+        fields = {name: value for name, value in record.fields().items() if name not in unlike}
         text = msgspec.json.encode(dict(_flat("", fields))).decode()
         yield (record.kind, text.replace(task, tasks[task]) if task else text), record

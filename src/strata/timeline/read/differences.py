@@ -5,7 +5,7 @@ order, of the kinds in `COMPARED`. Times, counted ids and reasons are left out, 
 replaced by numbers, so that two runs that did the same compare equal.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -160,7 +160,7 @@ def first_difference_of(left: Iterator[Essence], right: Iterator[Essence]) -> Di
     return Difference(same=same, shared=shared, left=None, right=None)
 
 
-def essence(records: Iterable[Record], but: Container[str] = ()) -> Iterator[Essence]:
+def essence(records: Iterable[Record], but: Collection[str] = ()) -> Iterator[Essence]:
     """Facts with what is compared of them: without fields that differ in equal runs, and `but`."""
     tasks: dict[str, str] = {}
     for record in records:

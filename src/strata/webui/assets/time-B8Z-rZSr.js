@@ -1,1 +1,0 @@
-import{$ as e,Ut as t,b as n,p as r}from"./index-BpF_COhy.js";var i=t();function a({at:t,ago:a=!1}){let o=r(t,e());return(0,i.jsx)(`time`,{title:n(t),children:a&&o!==`now`?`${o} ago`:o})}export{a as t};

@@ -19,9 +19,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from strata.core.alerts.alert_settings import DEFAULT_THRESHOLDS
+from strata.alert_options import AlertOptions
 from strata.core.rule_settings import DEFAULT_RULES, DEFAULT_TIMEOUTS, HEARTBEAT_INTERVAL_S
 from strata.errors import SettingError
+from strata.setting_types import Count, Days, Index, Port, Seconds
 
 DEFAULT_FILE = Path("strata.toml")
 VARIABLES_FILE = Path(".env")
@@ -31,15 +32,9 @@ SECRETS = frozenset(
     | {"alert_webhook", "alert_smtp_password"}
 )
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
-Days = Annotated[float, Meta(ge=0, le=36_500)]
-Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings, validated. Build it with `load`."""
+class Settings(AlertOptions, frozen=True, kw_only=True):
+    """All settings, validated. Build it with `load`. Those of alerts are in `alert_options`."""
 
     """Addresses of the coordinator; port 0 means any free port. Certificate and key are PEM files.
     `page_origin`: origin of a dashboard served by another server. `page_api_url`: API address that
@@ -139,39 +134,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_adaptive: bool = True
     checkpoint_when_busy: Literal["postpone", "wait"] = "postpone"
     checkpoint_timeout_s: Seconds = 300.0
-
-    """Alert rules (docs/ALERTS.md): names of those that are off, separated by commas, and the
-    thresholds of the others."""
-    alerts_off: str = ""
-    alert_settle_s: Seconds = DEFAULT_THRESHOLDS.settle_s
-    alert_spike_deviations: Annotated[float, Meta(gt=0, le=1000)] = (
-        DEFAULT_THRESHOLDS.spike_deviations
-    )
-    alert_plateau_steps: Count = DEFAULT_THRESHOLDS.plateau_steps
-    alert_worker_losses: Annotated[int, Meta(ge=1, le=8)] = DEFAULT_THRESHOLDS.worker_losses
-    alert_worker_losses_within_s: Seconds = DEFAULT_THRESHOLDS.worker_losses_within_s
-    alert_no_step_s: Seconds = DEFAULT_THRESHOLDS.no_step_s
-    alert_slow_share: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_THRESHOLDS.slow_share
-    alert_checkpoint_failures: Annotated[int, Meta(ge=1, le=8)] = (
-        DEFAULT_THRESHOLDS.checkpoint_failures
-    )
-    alert_checkpoint_late_s: Seconds = DEFAULT_THRESHOLDS.checkpoint_late_s
-    alert_disk_free_bytes: Annotated[int, Meta(ge=0, le=2**60)] = DEFAULT_THRESHOLDS.disk_free_bytes
-    alert_disk_full_within_s: Seconds = DEFAULT_THRESHOLDS.disk_full_within_s
-
-    """Messages about alerts: the least severity; webhook and form of its JSON; e-mail, its server
-    and login; PEM file of the CA that signed the servers' certificates."""
-    alert_notify_from: Literal["info", "warning", "error"] = "warning"
-    alert_webhook: str = ""
-    alert_webhook_format: Literal["auto", "slack", "discord", "generic"] = "auto"
-    alert_email_to: str = ""
-    alert_email_from: str = ""
-    alert_smtp_host: str = ""
-    alert_smtp_port: Port = 587
-    alert_smtp_security: Literal["starttls", "tls", "none"] = "starttls"
-    alert_smtp_user: str = ""
-    alert_smtp_password: str = ""
-    alert_ca: str = ""
 
     """Cache of remote and compressed dataset files and of indexes, shared by the workers of a host:
     folder (empty: `$XDG_CACHE_HOME/strata`, else a temporary folder) and maximum size in bytes."""

@@ -17,7 +17,9 @@ INNER = BASE | {"store", "storage", "checkpoint", "data", "wire", "logsetup"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
-    "config": {"core", "errors"},
+    "setting_types": set(),
+    "alert_options": {"core", "setting_types"},
+    "config": {"alert_options", "core", "errors", "setting_types"},
     "core": {"errors"},
     "logsetup": {"config", "errors"},
     "store": BASE,

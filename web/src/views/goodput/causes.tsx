@@ -24,7 +24,7 @@ export function Causes({ causes, currency, linked = true }: Props) {
           <span className="min-w-0">
             <span>{visible(cause.text)}</span>{" "}
             {linked && cause.ref && cause.at_ms !== null && (
-              <a href={hrefTo(["timeline"], { event: cause.ref, t: momentText(cause.at_ms!) })} className="whitespace-nowrap text-accent hover:underline">
+              <a href={hrefTo(["timeline"], { event: cause.ref, t: momentText(cause.at_ms!) })} className="whitespace-nowrap text-accent underline">
                 {cause.ref} at {clock(cause.at_ms!)}
               </a>
             )}

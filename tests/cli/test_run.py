@@ -136,7 +136,7 @@ def test_second_ctrl_c_ends_at_once(folder, started):
     running = started(name, "--stop-grace-s", "60")
     running.wait_for(seen("ready"), "start")
     running.process.send_signal(signal.SIGINT)
-    running.wait_for(seen("stopped"), "the stop")
+    running.wait_for(seen("stopped  script-1"), "the end of the task")
     assert running.end(signal.SIGINT) == 130
     assert not worker_pids(folder)
 

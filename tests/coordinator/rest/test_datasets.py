@@ -45,7 +45,7 @@ def test_changed_data_is_another_dataset(client, rows):
     refused = error(register(client, rows), 409)
     assert refused["code"] == "already_exists"
     assert "'d'" in refused["message"]
-    assert "under a new id" in refused["hint"]
+    assert "another name" in refused["hint"]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ CONTRACT = {
     ("GET", "/api/timeline/media/{ref}"),
     ("GET", "/api/timeline/goodput"),
     ("GET", "/api/timeline/goodput/runs"),
+    ("GET", "/api/timeline/logged"),
     ("GET", "/metrics"),
 }
 

@@ -2,24 +2,30 @@
 
 A host is known by the id of its agent; a host without an agent by its hostname, once a worker there
 reports it. At most `MAX_HOSTS` are kept: a further one replaces the one with the oldest report.
+
+All hosts together record `MEASUREMENTS_PER_S` on average, so that a cluster of thousands of hosts
+does not fill the log: the more hosts there are, the longer is the time between two measurements of
+one host. An alarming change is recorded at once.
 """
 
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
-from strata.core.hosts.host_exclusion import exclude_for_fault
-from strata.core.hosts.host_health import HostHealth
+from strata.core.hosts.host_exclusion import SECOND_NS, exclude_for_fault
+from strata.core.hosts.host_health import HostHealth, alarm_of
 from strata.core.limits import require_name
 from strata.core.state import Cluster, Host
 from strata.core.workers.fencing import WorkerCommand, require_agent
 
 MAX_HOSTS = 10_000
+MEASUREMENTS_PER_S = 1
 
 
 class HostMeasured(Fact, frozen=True, kw_only=True):
     """The health of a host, measured by its agent or, without one, by a worker there.
 
-    It is recorded every `resource_interval_s`, and at once when an alarming figure changed: lost
-    GPUs, ECC, Xid and NVLink errors, thermal throttling, OOM kills, network errors.
+    It is recorded every `resource_interval_s`, less often in a cluster of many hosts, and at once
+    when an alarming figure changed: lost GPUs, ECC, Xid and NVLink errors, thermal throttling, OOM
+    kills, network errors.
     """
 
     sentence = "{reporter} measured the health of host {host}"
@@ -66,8 +72,10 @@ def _make_room(state: Cluster) -> None:
 
 @decides(ReportHost)
 def report_host(d: Decision, c: ReportHost) -> None:
-    """Record the health of an agent's host."""
+    """Record the health of an agent's host, if it is due."""
     agent = require_agent(d.state, c.agent, c.incarnation)
+    if not _is_due(d, agent.id, c.health):
+        return
     known = d.state.hosts.get(agent.id)
     before = known.health if known is not None else None
     measured = HostMeasured(
@@ -84,5 +92,16 @@ def report_host_of_worker(d: Decision, c: ReportHostOfWorker) -> None:
     if not hostname or any(each.up and hostname in (each.id, each.hostname) for each in agents):
         return
     require_name("hostname", hostname)
+    if not _is_due(d, hostname, c.health):
+        return
     measured = HostMeasured(host=hostname, hostname=hostname, reporter=c.worker, health=c.health)
     d.record(measured, c.cause)
+
+
+def _is_due(d: Decision, host: str, health: HostHealth) -> bool:
+    """Whether to record a measurement: it shows an alarming change, or the last one is old."""
+    known = d.state.hosts.get(host)
+    if known is None or known.health is None or alarm_of(known.health) != alarm_of(health):
+        return True
+    age_ns = d.now.wall_ns - known.measured_ns
+    return not 0 <= age_ns < len(d.state.hosts) * SECOND_NS // MEASUREMENTS_PER_S

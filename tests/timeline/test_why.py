@@ -7,6 +7,8 @@ If the log has a hole at that time, the verdict must be `unknown`.
 import pytest
 from msgspec import structs
 
+from strata.core.hosts.host_health import GpuHealth, HostHealth
+from strata.core.hosts.host_record import ReportHost
 from strata.errors import InvalidArgument, NotFound
 from strata.timeline.why import barrier_stalls
 from strata.timeline.why.questions import QUESTIONS, why_event
@@ -421,3 +423,20 @@ def worker_of_rank(run, rank):
     """The worker that had a rank in the first generation."""
     seats = dict(run.kinds("GenerationChanged")[0].get("seats"))
     return seats[rank]
+
+
+def test_hang_names_new_gpu_errors_of_the_host():
+    def measured_then_hung(sim):
+        hung = worker(sim)
+        (agent,) = sim.coordinator.life.engine.kernel.state.agents.values()
+        for xids in (1, 1, 2):
+            health = HostHealth(gpus=[GpuHealth(index=0, xid_errors=xids, last_xid=13)])
+            report = ReportHost(agent=agent.id, incarnation=agent.incarnation, health=health)
+            sim.coordinator.order(report)
+        hung.hung = True
+
+    answer = Planted(measured_then_hung).why("hang", task="train-1")
+    assert answer.verdict == "yes"
+    errors = [each for each in answer.findings if "GPU 0" in each]
+    assert len(errors) == 2
+    assert all("rank 1" in each and "Xid 13" in each for each in errors)

@@ -8,9 +8,11 @@ barrier. A rank without a report is named, with the reason.
 
 from collections.abc import Sequence
 
+from strata.core.hosts.host_health import GpuHealth, new_error
+from strata.core.hosts.host_record import HostMeasured
 from strata.core.workers.stack_collection import StacksRequested
 from strata.core.workers.stack_reports import collective_of, other_places
-from strata.core.workers.worker_lifecycle import WorkerLost
+from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
 from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.operations import LONG_KINDS, Pairing, newest_of
 from strata.timeline.read.records import SECOND_NS, Record
@@ -27,7 +29,7 @@ GROUPS = 6
 NAMED = 8
 OTHER_PLACES = 3
 STOPPED = ("stopped", "tracing-stop")
-GPU_ERRORS = ("GpuErrorSeen", "GpuFailed", "XidSeen")
+MAX_GPU_ERRORS = 3
 
 
 def hang(search: LogSearch, task: str = "", time_ms: float | None = None) -> Answer:
@@ -232,6 +234,27 @@ def _details(search: LogSearch, found: Collected, worker: SeenWorker) -> list[st
         lines.append(f"{name} is {operation.text} since {seconds(at_ns - start.at_ns)}")
     for place in other_places(worker.stacks)[:OTHER_PLACES] if worker.stacks is not None else []:
         lines.append(f"{name} also runs {place.text}")
-    errors = search.all(GPU_ERRORS, at_ns - OPEN_NS, at_ns, node=worker.worker)
-    lines += [f"{name}: {link(error).text}" for error in errors[-3:]]
-    return lines
+    errors = _gpu_errors(search, worker.worker, at_ns)
+    return lines + [f"{name}: {error}" for error in errors[-MAX_GPU_ERRORS:]]
+
+
+def _gpu_errors(search: LogSearch, worker: str, at_ns: int) -> list[str]:
+    """The errors of GPUs on a worker's host that were measured shortly before a moment."""
+    joined = search.last({WorkerRegistered.__name__}, at_ns, worker=worker)
+    if joined is None:
+        return []
+    found = []
+    known: dict[int, GpuHealth] = {}
+    measured = search.all(
+        {HostMeasured.__name__}, at_ns - OPEN_NS, at_ns, hostname=joined.text("hostname")
+    )
+    for record in measured:
+        body = record.event.body
+        assert isinstance(body, HostMeasured)
+        for gpu in body.health.gpus:
+            error = new_error(known.get(gpu.index), gpu)
+            known[gpu.index] = gpu
+            if error:
+                ago = seconds(at_ns - record.at_ns)
+                found.append(f"GPU {gpu.index} of its host, {ago} before: {error}")
+    return found

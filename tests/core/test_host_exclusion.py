@@ -204,3 +204,11 @@ def test_exclusion_by_rule_can_be_turned_off():
     for entry in ("one.py", "two.py", "three.py"):
         fail_on(world, "a", entry)
     assert not world.state.hosts["a"].excluded
+
+
+def test_errors_counted_before_the_first_measurement_exclude_no_host():
+    world = world_of("a", "b")
+    report(world, ecc_uncorrected=3)
+    assert not world.state.hosts["a"].excluded
+    report(world, ecc_uncorrected=4)
+    assert world.state.hosts["a"].excluded

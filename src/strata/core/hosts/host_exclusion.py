@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
-from strata.core.hosts.host_health import GpuHealth, HostHealth
+from strata.core.hosts.host_health import HostHealth, new_error
 from strata.core.limits import require_text, shortened
 from strata.core.state import Cluster, Host, HostFailure
 from strata.core.task_state import Task
@@ -233,17 +233,9 @@ def new_fault(before: HostHealth | None, now: HostHealth) -> str:
     """The first GPU fault that was not there before; empty without one."""
     known = {gpu.index: gpu for gpu in before.gpus} if before is not None else {}
     for gpu in now.gpus:
-        fault = _fault_of(known.get(gpu.index, GpuHealth(index=gpu.index)), gpu)
-        if fault:
-            return f"GPU {gpu.index}: {fault}"
-    return ""
-
-
-def _fault_of(before: GpuHealth, now: GpuHealth) -> str:
-    if now.lost and not before.lost:
-        return "it does not answer its driver any more"
-    if (now.ecc_uncorrected or 0) > (before.ecc_uncorrected or 0):
-        return f"{now.ecc_uncorrected} uncorrected ECC errors"
-    if (now.xid_errors or 0) > (before.xid_errors or 0) and now.last_xid in FATAL_XIDS:
-        return f"Xid {now.last_xid}, {FATAL_XIDS[now.last_xid]}"
+        error = new_error(known.get(gpu.index), gpu)
+        if error is not None and error.xid is None:
+            return f"GPU {gpu.index}: {error.text}"
+        if error is not None and error.xid in FATAL_XIDS:
+            return f"GPU {gpu.index}: {error.text}, {FATAL_XIDS[error.xid]}"
     return ""

@@ -98,17 +98,24 @@ def alarm_of(health: HostHealth) -> tuple[object, ...]:
     return (health.oom_kills, health.cgroup_oom_kills, health.nic_errors, *cards)
 
 
-def new_error(before: GpuHealth | None, now: GpuHealth) -> str:
-    """The error of a GPU that the measurement before did not show; empty if there is none.
+class GpuError(Struct, frozen=True):
+    """An error of a GPU; `xid` is its number if it is an Xid error."""
+
+    text: str
+    xid: int | None = None
+
+
+def new_error(before: GpuHealth | None, now: GpuHealth) -> GpuError | None:
+    """The error of a GPU that the measurement before did not show.
 
     Without a measurement before, only a lost GPU and Xid errors, which count since the reporter
     started, are known to be new.
     """
     known = before if before is not None else GpuHealth(index=now.index)
     if now.lost and not known.lost:
-        return "it does not answer its driver any more"
-    if (now.xid_errors or 0) > (known.xid_errors or 0):
-        return f"Xid {now.last_xid}"
+        return GpuError("it does not answer its driver any more")
     if before is not None and (now.ecc_uncorrected or 0) > (before.ecc_uncorrected or 0):
-        return f"{now.ecc_uncorrected} uncorrected ECC errors"
-    return ""
+        return GpuError(f"{now.ecc_uncorrected} uncorrected ECC errors")
+    if (now.xid_errors or 0) > (known.xid_errors or 0):
+        return GpuError(f"Xid {now.last_xid}", now.last_xid)
+    return None

@@ -254,7 +254,7 @@ def _gpu_errors(search: LogSearch, worker: str, at_ns: int) -> list[str]:
         for gpu in body.health.gpus:
             error = new_error(known.get(gpu.index), gpu)
             known[gpu.index] = gpu
-            if error:
+            if error is not None:
                 ago = seconds(at_ns - record.at_ns)
-                found.append(f"GPU {gpu.index} of its host, {ago} before: {error}")
+                found.append(f"GPU {gpu.index} of its host, {ago} before: {error.text}")
     return found

@@ -97,14 +97,14 @@ class LastHeard(Struct):
         """Whether its connection is broken, or a quarter of its timeout has passed."""
         return self.broken_ns > 0 or now_ns - self.beat_ns >= self.timeout_ns // 4
 
-    def silent_ns(self, notice_ns: int) -> int:
-        """The time from which it counts as falling silent: `notice_ns` before its deadline, and
-        after at least half of its timeout."""
+    def stacks_from_ns(self, notice_ns: int) -> int:
+        """The time at which its stacks are collected if no heartbeat comes: `notice_ns` before its
+        deadline, and after at least half of its timeout."""
         return self.deadline_ns - min(notice_ns, self.timeout_ns // 2)
 
-    def is_falling_silent(self, now_ns: int, notice_ns: int) -> bool:
+    def is_due_for_stacks(self, now_ns: int, notice_ns: int) -> bool:
         """Whether it was heard since it joined, and will soon be lost without a heartbeat."""
-        return not self.absent and self.silent_ns(notice_ns) <= now_ns
+        return not self.absent and self.stacks_from_ns(notice_ns) <= now_ns
 
     def is_nearly_lost(self, now_ns: int) -> bool:
         """Whether half of its timeout has passed without a heartbeat."""

@@ -331,9 +331,9 @@ class Watch:
     def _next_look(self, heard: LastHeard, now_ns: int) -> int:
         # The worker's activity may change between checks, so check for a hang at least this often.
         moments = [heard.deadline_ns, now_ns + _ns(self.timeouts.hang_floor_s)]
-        silent_ns = heard.silent_ns(self._stacks.limit_ns)
-        if silent_ns > now_ns:
-            moments.append(silent_ns)
+        stacks_from_ns = heard.stacks_from_ns(self._stacks.limit_ns)
+        if stacks_from_ns > now_ns:
+            moments.append(stacks_from_ns)
         if heard.broken_ns:
             moments.append(heard.broken_ns + _ns(self.timeouts.connection_grace_s))
         limit_ns = heard.hang_limit_ns(self.timeouts)

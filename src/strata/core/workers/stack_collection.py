@@ -20,7 +20,7 @@ from strata.core.task_state import StackCollection, Task
 from strata.core.workers.stack_reports import StackReport, bounded, place_of
 from strata.errors import NotAllowedNow
 
-Trigger: TypeAlias = Literal["hang", "barrier", "silence", "request"]
+Trigger: TypeAlias = Literal["hang", "barrier", "heartbeat", "request"]
 
 MAX_ASKED = 256
 """Workers of one collection; the suspects are asked first."""
@@ -35,7 +35,7 @@ ITSELF = ""
 class StacksRequested(Fact, frozen=True, kw_only=True):
     """The stacks of a task's workers are collected, because it seems to hang or a user asked.
 
-    `trigger` is `hang` (steps stopped), `barrier` (a barrier timed out), `silence` (heartbeats
+    `trigger` is `hang` (steps stopped), `barrier` (a barrier timed out), `heartbeat` (heartbeats
     stopped, the loss of the worker is near) or `request`. `suspects` are the workers that did not
     progress or arrive, `reporters` the agents that are asked about each worker (the empty name is
     the worker itself). `left_out` counts workers beyond the limit.

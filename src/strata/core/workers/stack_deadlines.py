@@ -84,15 +84,15 @@ class StackDeadlines:
         host: LastHeard | None,
         now_ns: int,
     ) -> tuple[list[Command], int | None]:
-        """Like `before_verdict` for a worker that hangs, or that falls silent on a host that
+        """Like `before_verdict` for a worker that hangs, or whose heartbeats stop on a host that
         answers: its loss does not wait for the stacks."""
         if verdict is not None and verdict.signal == "hang":
             reason = f"{worker}: {verdict.reason}"
             return self.before_verdict(task, "hang", reason, [worker], now_ns)
         answers = host is not None and not host.is_doubtful(now_ns)
-        if verdict is None and answers and heard.is_falling_silent(now_ns, self.limit_ns):
+        if verdict is None and answers and heard.is_due_for_stacks(now_ns, self.limit_ns):
             reason = f"{worker}: no heartbeat for {(now_ns - heard.beat_ns) / SECOND_NS:.1f} s"
-            return self.before_verdict(task, "silence", reason, [worker], now_ns)[0], None
+            return self.before_verdict(task, "heartbeat", reason, [worker], now_ns)[0], None
         return [], None
 
     def may_begin(self, task: str, now_ns: int) -> bool:

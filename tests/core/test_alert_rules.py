@@ -13,10 +13,13 @@ from strata.core.checkpoints.save_schedule import CheckpointPostponed
 from strata.core.events import Envelope, Now
 from strata.core.generations.recovery import StepsCommitted
 from strata.core.hosts.host_exclusion import HostExcluded, HostIncluded
+from strata.core.hosts.host_health import HostHealth
+from strata.core.hosts.host_record import HostMeasured
 from strata.core.state import Alert, Cluster, Salvage
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import Task
 from strata.core.tasks.task_lifecycle import TaskStateChanged
+from strata.core.workers.host_agents import AgentRegistered
 from strata.core.workers.worker_lifecycle import WorkerLost
 
 SECOND_NS = 1_000_000_000
@@ -354,6 +357,43 @@ def test_host_that_was_excluded_by_a_rule_is_found_until_it_is_included():
     run.happens(HostIncluded(host="a", reason="repaired"))
     run.wait(6)
     assert run.ended == ["it was included again: repaired"]
+
+
+def measured(host: int | None, cgroup: int | None):
+    health = HostHealth(oom_kills=host, cgroup_oom_kills=cgroup)
+    return HostMeasured(host="a", hostname="a", reporter="a", health=health)
+
+
+@pytest.mark.parametrize(
+    ("kills", "severity", "text"),
+    [
+        ([(4, 0), (4, 0), (6, 2)], "error", "2 OOM kills were counted in the cgroup of a"),
+        ([(4, None), (5, None)], "error", "1 OOM kill was counted on host a"),
+        (
+            [(4, 0), (5, 0)],
+            "warning",
+            "1 OOM kill was counted on host a, but none in the cgroup of a",
+        ),
+    ],
+)
+def test_oom_kill_is_found_with_its_measurement_and_ends_after_ten_minutes(kills, severity, text):
+    run = Run()
+    refs = [run.happens(measured(*each)) for each in kills]
+    run.wait(590)
+    (found,) = run.found
+    assert (found.rule, found.subject, found.severity) == ("oom_kill", "host:a", severity)
+    assert found.text == f"memory was used up on host a: {text}"
+    assert found.causes == (refs[-1],)
+    run.wait(20)
+    assert run.ended == ["there was no other one for 600 s"]
+
+
+def test_oom_kills_before_the_first_measurement_of_an_agent_are_not_found():
+    run = Run()
+    run.happens(measured(9, 3), measured(2, 0), measured(None, None), measured(5, 1))
+    run.happens(AgentRegistered(agent="a", incarnation=2, hostname="a", slots=1), measured(8, 3))
+    run.wait(1)
+    assert run.found == []
 
 
 def test_dropped_events_are_found():

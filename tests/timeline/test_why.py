@@ -440,3 +440,51 @@ def test_hang_names_new_gpu_errors_of_the_host():
     errors = [each for each in answer.findings if "GPU 0" in each]
     assert len(errors) == 2
     assert all("rank 1" in each and "Xid 13" in each for each in errors)
+
+
+def measured_around_a_crash(before, after, until_s):
+    """A worker is killed between two measurements of the OOM kills of its host."""
+
+    def plant(sim):
+        killed = worker(sim)
+
+        def measure(kills):
+            (agent,) = sim.coordinator.life.engine.kernel.state.agents.values()
+            host, cgroup = kills
+            health = HostHealth(oom_kills=host, cgroup_oom_kills=cgroup)
+            report = ReportHost(agent=agent.id, incarnation=agent.incarnation, health=health)
+            sim.coordinator.order(report)
+
+        if before is not None:
+            measure(before)
+        sim.world.after(20.0, killed.exit, 137, 9)
+        if after is not None:
+            sim.world.after(20.0 + until_s, measure, after)
+
+    return Planted(plant)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "until_s", "expected"),
+    [
+        ((3, 0), (4, 1), 5.0, "probably killed by the kernel's OOM killer: 1 OOM kill was counted"),
+        ((3, 0), (4, 0), 5.0, "possibly killed by the kernel's OOM killer: 1 OOM kill was counted"),
+        ((3, 0), (4, 1), -8.0, "probably killed by the kernel's OOM killer"),
+        ((3, 0), (3, 0), 5.0, "no OOM kill was counted on its host"),
+        ((3, 0), (4, 1), 60.0, "whether the kernel's OOM killer ended it is not recorded"),
+        (None, (4, 1), 5.0, "whether the kernel's OOM killer ended it is not recorded"),
+        ((3, 0), None, 5.0, "whether the kernel's OOM killer ended it is not recorded"),
+        ((None, None), (None, None), 5.0, "OOM killer ended it is not recorded"),
+        ((3, 2), (0, 0), 5.0, "OOM killer ended it is not recorded"),
+    ],
+)
+def test_killed_process_is_ascribed_to_the_oom_killer_only_if_it_was_counted(
+    before, after, until_s, expected
+):
+    run = measured_around_a_crash(before, after, until_s)
+    answer = run.why("lost", worker=the_lost(run))
+    assert answer.verdict == "yes"
+    assert "signal 9" in answer.text
+    assert expected in answer.text
+    shown = [each.record.kind for each in answer.chain]
+    assert ("HostMeasured" in shown) == ("killed by" in answer.text)

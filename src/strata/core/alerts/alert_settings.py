@@ -17,6 +17,7 @@ RULES = {
     "checkpoint_failing": "the last checkpoints of a task failed, or one is damaged",
     "checkpoint_late": "a task has no new checkpoint for much longer than usual",
     "disk_filling": "a disk is nearly full, or will be soon",
+    "oom_kill": "the kernel ended a process because memory was used up",
     "task_failed": "a task failed",
     "host_excluded": "a host was excluded because of a fault or after failures",
     "events_dropped": "a worker dropped events, so its record has a hole",

@@ -15,6 +15,7 @@ from strata.core.alerts.checkpoint_rules import CheckpointRules
 from strata.core.alerts.disk_rules import DiskRules
 from strata.core.alerts.failure_rules import FailureRules
 from strata.core.alerts.loss_rules import NOT_FINITE, PLATEAU, SPIKE, LossRules, LossSample
+from strata.core.alerts.oom_rules import OomRules
 from strata.core.alerts.open_conditions import OpenConditions
 from strata.core.alerts.progress_rules import ProgressRules
 from strata.core.events import Event, Fact, Now, position_id
@@ -25,7 +26,12 @@ from strata.core.tasks.task_lifecycle import TaskStateChanged
 
 FOLLOWED: tuple[type[Fact], ...] = tuple(
     dict.fromkeys(
-        (*ProgressRules.FOLLOWED, *CheckpointRules.FOLLOWED, *FailureRules.FOLLOWED),
+        (
+            *ProgressRules.FOLLOWED,
+            *CheckpointRules.FOLLOWED,
+            *FailureRules.FOLLOWED,
+            *OomRules.FOLLOWED,
+        ),
     )
 )
 """The facts that the rules look at."""
@@ -46,6 +52,7 @@ class AlertWatch:
         self.checkpoints = CheckpointRules(self.conditions, thresholds)
         self.failures = FailureRules(self.conditions, thresholds)
         self.disks = DiskRules(self.conditions, thresholds)
+        self.oom_kills = OomRules(self.conditions, thresholds)
         self._looked_ns = now.mono_ns
         self._stale: list[Change] = []
         self._ended = {
@@ -64,10 +71,12 @@ class AlertWatch:
                 self.conditions.adopt(alert, now.mono_ns)
                 self.losses.adopt(alert)
                 self.failures.adopt(alert)
+                self.oom_kills.adopt(alert)
             else:
                 reason = f"the rule {alert.rule} is turned off"
                 self._stale.append(Ending(rule=alert.rule, subject=alert.subject, reason=reason))
         self.progress.adopt(state, now.mono_ns)
+        self.oom_kills.start(state)
 
     def follow(self, event: Event) -> None:
         """Take a fact of a kind in `FOLLOWED`."""
@@ -80,6 +89,7 @@ class AlertWatch:
         elif isinstance(body, TaskStateChanged):
             self._ended.pop(body.task, None)
         self.failures.follow(event, now_ns)
+        self.oom_kills.follow(event, now_ns)
 
     def sample(self, sample: LossSample, now_ns: int) -> None:
         """Take a logged loss; the last ones of a task may come after its end."""
@@ -101,6 +111,7 @@ class AlertWatch:
         self.checkpoints.judge(state, now.mono_ns)
         self.failures.judge(state, now)
         self.disks.judge(now.mono_ns)
+        self.oom_kills.judge(now)
         stale, self._stale = self._stale, []
         return [*stale, *self.conditions.changes(now.mono_ns)]
 

@@ -119,3 +119,47 @@ def new_error(before: GpuHealth | None, now: GpuHealth) -> GpuError | None:
     if (now.xid_errors or 0) > (known.xid_errors or 0):
         return GpuError(f"Xid {now.last_xid}", now.last_xid)
     return None
+
+
+class OomKills(Struct, frozen=True):
+    """OOM kills between two measurements, on the host and in the cgroup; None if not known."""
+
+    host: int | None
+    cgroup: int | None
+
+    @property
+    def known(self) -> bool:
+        """Whether both measurements have a counter."""
+        return self.host is not None or self.cgroup is not None
+
+    @property
+    def counted(self) -> bool:
+        """Whether there was one."""
+        return bool(self.host or self.cgroup)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether none of them was in the cgroup."""
+        return self.counted and self.cgroup == 0
+
+    def text(self, host: str, reporter: str) -> str:
+        """How many were counted, and where."""
+        count = self.cgroup or self.host or 0
+        were = "1 OOM kill was" if count == 1 else f"{count} OOM kills were"
+        if self.cgroup:
+            return f"{were} counted in the cgroup of {reporter}"
+        outside = f", but none in the cgroup of {reporter}" if self.elsewhere else ""
+        return f"{were} counted on {host}{outside}"
+
+
+def new_oom_kills(before: HostFigures, now: HostFigures) -> OomKills:
+    """The OOM kills that were counted between two measurements of a host."""
+    return OomKills(
+        host=_counted(before.oom_kills, now.oom_kills),
+        cgroup=_counted(before.cgroup_oom_kills, now.cgroup_oom_kills),
+    )
+
+
+def _counted(before: int | None, now: int | None) -> int | None:
+    """The increase of a counter; None if it is not known, or was restarted and fell."""
+    return None if before is None or now is None or now < before else now - before

@@ -23,6 +23,7 @@ from strata.timeline.why.investigation import (
     link,
     lost_s,
 )
+from strata.timeline.why.oom_kills import oom_kill
 
 AROUND_NS = 120 * SECOND_NS
 AFTER_NS = 3_600 * SECOND_NS
@@ -93,12 +94,13 @@ def lost(
     if body.signal == "exit" and not _seen_first(exited, loss):
         return _script_failed(body, exited, chain, cost)
     if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
-        text = f"yes, it crashed: {exit_text(exited)}"
-        text += "" if body.signal == "exit" else f"; {declared}"
+        by_kernel, shown = oom_kill(search, exited)
+        clauses = [f"yes, it crashed: {exit_text(exited)}", by_kernel]
+        clauses += [] if body.signal == "exit" else [declared]
         return Answer(
             verdict="yes",
-            text=text,
-            chain=in_order([*chain, link(exited, exit_text(exited))]),
+            text="; ".join(each for each in clauses if each),
+            chain=in_order([*chain, link(exited, exit_text(exited)), *shown]),
             cost=cost,
         )
     if alive is not None or exited is not None:

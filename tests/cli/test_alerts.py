@@ -124,6 +124,7 @@ def test_nan_of_one_step_spike_and_hang_are_found_delivered_and_resolved(tmp_pat
         as_json = strata("alerts", "script-1", "--all", "--json", "--url", url, cwd=tmp_path)
         why = strata("why", "alert", f"alert={found['no_step']['id']}", "--url", url, cwd=tmp_path)
         until(lambda: len(told := messages(hook)) == 3 and told, "all messages", WAIT_S)
+        marked = httpx.get(f"{url}/api/timeline/curves/markers", params={"task": "script-1"}).json()
     nan, spike, hang = (found[rule] for rule in rules)
     assert set(found) == set(rules)
     assert {each["subject"] for each in found.values()} == {"task:script-1"}
@@ -146,6 +147,10 @@ def test_nan_of_one_step_spike_and_hang_are_found_delivered_and_resolved(tmp_pat
     assert {row["rule"] for row in rows} == set(rules)
     assert "has made no step for" in why.stdout, why
     assert "StepsCommitted" in why.stdout or "were committed" in why.stdout
+    markers = [each for each in marked["markers"] if each["kind"] == "alert"]
+    steps = {each["text"].split(" was raised")[0]: each["step"] for each in markers}
+    assert (steps.pop(nan["id"]), steps.pop(spike["id"])) == (20, 100)
+    assert steps[hang["id"]] >= 150
     output = "".join(run.out)
     assert "loss of script-1 is NaN at step 20" in output
     assert "is resolved: the last 10 losses are finite" in output

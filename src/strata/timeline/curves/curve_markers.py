@@ -2,6 +2,8 @@
 
 from msgspec import Struct, field
 
+from strata.core.alerts.alert_record import AlertRaised
+from strata.core.alerts.loss_rules import NOT_FINITE, PLATEAU, SPIKE
 from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.tasks.continuation import TaskContinued
@@ -22,8 +24,11 @@ KINDS: dict[str, MarkerKind] = {
     TaskForked.__name__: "fork",
     TaskContinued.__name__: "continued",
     TaskResized.__name__: "resize",
-    "AlertRaised": "alert",
+    AlertRaised.__name__: "alert",
 }
+
+LOSS_RULES = (NOT_FINITE, SPIKE, PLATEAU)
+"""Rules whose alerts are about a step, which is earlier than the one at which they were raised."""
 
 
 class Markers(Struct):
@@ -39,6 +44,9 @@ class Markers(Struct):
             body = record.event.body
             if isinstance(body, TaskContinued) and body.changes:
                 kind = "config"
+            if isinstance(body, AlertRaised) and body.rule in LOSS_RULES:
+                found = body.evidence.get("step")
+                step = int(found) if isinstance(found, int | float) else step
             self.put(record, kind, step)
 
     def put(self, record: Record, kind: MarkerKind, step: int | None) -> None:

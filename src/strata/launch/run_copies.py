@@ -58,8 +58,8 @@ SETTLE_S = 2.5
 COPY_S = 30.0
 """How often the log is copied without a new checkpoint."""
 
-SHARE = 20
-"""Copies after the first take at most one part in so many of the time."""
+PAUSE = 4
+"""After a copy, the next one waits at least so many times as long as the copy took."""
 
 CHUNK_BYTES = 8 * 2**20
 LOOKED_AT = 200
@@ -202,7 +202,10 @@ def _download(storage: StorageBackend, name: str, target: Path) -> None:
 
 
 class RunCopies:
-    """The claim of this process on a run, its heartbeat, and the copies of the log, in a thread.
+    """The claim of this process on a run, its heartbeat, and the copies of the log, in threads.
+
+    The heartbeat has a thread of its own, because copying a large log can take longer than
+    `GONE_S`.
 
     `saved` returns the number of committed checkpoints, `position` that of stored facts. `copied`
     is the position up to which the newest copy has them all. `on_fenced` is called once if another
@@ -224,11 +227,14 @@ class RunCopies:
         self.copied = 0
         self._storage = open_storage(url, settings)
         self._claim = self._claimed()
-        self._count = 0
+        self._copies = 0
         self._log = ""
         self._stored: set[str] = set()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="strata-run-copies", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._beat, name="strata-run-beat", daemon=True),
+            threading.Thread(target=self._work, name="strata-run-copies", daemon=True),
+        ]
         self.fenced_by: Claim | None = None
         self.on_fenced: Callable[[], None] = lambda: None
 
@@ -259,13 +265,15 @@ class RunCopies:
 
     def start(self) -> None:
         """Start the heartbeat and the copies."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Store the last copy, after the log was closed; a fenced process stores none."""
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
         try:
             if self.fenced_by is None and not self._is_fenced():
                 self._copy(ended=True)
@@ -273,29 +281,32 @@ class RunCopies:
             log.warning("the log could not be copied to %s: %s", self.url, error)
         self._storage.close()
 
-    def _work(self) -> None:
-        copied, due_s, beat_s = 0, time.monotonic() + COPY_S, 0.0
-        while not self._stopping.wait(LOOK_S):
-            now_s = time.monotonic()
+    def _beat(self) -> None:
+        beats = 0
+        while True:
+            beats += 1
             try:
-                if now_s >= beat_s:
-                    beat_s = now_s + BEAT_S
-                    self._put_beat()
-                    if self._is_fenced():
-                        return self.on_fenced()
-                saved = self._saved()
-                if saved != copied or now_s >= due_s:
-                    due_s = now_s + (SETTLE_S if saved != copied else COPY_S)
-                    copied = saved
-                    self._copy(ended=False)
-                    took_s = time.monotonic() - now_s
-                    self._stopping.wait(min(took_s * SHARE, BEAT_S))
+                self._storage.put(f"beat-{self._claim.number:08d}.json", b"%d" % beats)
+                if self._is_fenced():
+                    return self.on_fenced()
+            except (StrataError, OSError) as error:
+                log.warning("no heartbeat of the run could be stored in %s: %s", self.url, error)
+            if self._stopping.wait(BEAT_S):
+                return None
+
+    def _work(self) -> None:
+        copied, due_s, allowed_s = 0, time.monotonic() + COPY_S, 0.0
+        while not self._stopping.wait(LOOK_S) and self.fenced_by is None:
+            now_s, saved = time.monotonic(), self._saved()
+            if now_s < allowed_s or (saved == copied and now_s < due_s):
+                continue
+            try:
+                self._copy(ended=False)
             except (StrataError, OSError, sqlite3.Error) as error:
                 log.warning("the log could not be copied to %s; retrying: %s", self.url, error)
-
-    def _put_beat(self) -> None:
-        self._count += 1
-        self._storage.put(f"beat-{self._claim.number:08d}.json", b"%d" % self._count)
+            ended_s = time.monotonic()
+            due_s = ended_s + (SETTLE_S if saved != copied else COPY_S)
+            copied, allowed_s = saved, ended_s + (ended_s - now_s) * PAUSE
 
     def _is_fenced(self) -> bool:
         """Whether another process has claimed the run since."""
@@ -306,9 +317,9 @@ class RunCopies:
 
     def _copy(self, ended: bool) -> None:
         """Store a copy of the log, then the events that were moved out of it, then `run.json`."""
-        self._count += 1
+        self._copies += 1
         position = self._position()
-        name, before = f"log-{self._claim.number:08d}-{self._count:08d}.db", self._log
+        name, before = f"log-{self._claim.number:08d}-{self._copies:08d}.db", self._log
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             copy = Path(scratch) / run_notes.LOG
             _back_up(self._folder / run_notes.LOG, copy)

@@ -3,13 +3,18 @@
 A machine is a folder of its own here: nothing but the S3 server is in common.
 """
 
+import itertools
 import os
 import re
 import signal
+import threading
 
+import msgspec
 import pytest
 
 from strata.cli.support.exit_codes import INTERRUPTED, REFUSED
+from strata.errors import NotAllowedNow
+from strata.launch import run_copies, run_notes
 from strata.storage.s3 import S3Storage
 from tests.agent.harness import worker_pids
 from tests.cli.conftest import Started, until
@@ -127,3 +132,33 @@ def test_run_is_taken_over_only_after_its_heartbeat_ended_and_its_process_then_e
     assert continued.process.wait(WAIT_S) == 0, continued.out
     assert "every sample was seen 40.0 to 40.0 times" in "".join(continued.out)
     assert "0 missing, 0 twice" in "".join(continued.out)
+
+
+def test_run_that_was_resumed_a_moment_ago_is_not_taken_over(server, tmp_path):
+    """Its newest claim has no copy yet: the description is that of the run before."""
+    storage = S3Storage(BUCKET, "resumed/runs/r", server)
+    first, second = (
+        run_copies.Claim(number=number, host="a", pid=1, begun_s=0.0) for number in (1, 2)
+    )
+    for claim in (first, second):
+        storage.put(f"claim-{claim.number:08d}.json", msgspec.json.encode(claim))
+    ended = run_copies.CopiedRun(
+        name="r", note=run_notes.RunNote(entry="train.py"), claim=first, log="log.db", ended=True
+    )
+    stop = threading.Event()
+
+    def beat():
+        for count in itertools.count():
+            storage.put("beat-00000002.json", b"%d" % count)
+            if stop.wait(0.2):
+                return
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        with pytest.raises(NotAllowedNow, match="still active"):
+            run_copies.fetch(storage.url, ended, tmp_path, server)
+    finally:
+        stop.set()
+        beating.join()
+        storage.close()

@@ -131,7 +131,8 @@ def fetch(url: str, run: CopiedRun, folder: Path, settings: Settings) -> None:
     """Make the folder of a run from its newest copy; raises while another process runs it."""
     with _opened(url, settings) as storage:
         claim = newest_claim(storage)
-        if not run.ended:
+        gone = run.ended and claim.number == run.claim.number
+        if not gone:
             require_gone(storage, claim)
             run = _described(storage)  # a copy may have been stored meanwhile
         if not run.log:
@@ -143,7 +144,7 @@ def fetch(url: str, run: CopiedRun, folder: Path, settings: Settings) -> None:
         _download(storage, run.log, folder / run_notes.LOG)
         for info in storage.walk(STRETCHES):
             _download(storage, info.name, folder / info.name)
-    if not run.ended:
+    if not gone:
         write_whole(folder / COPIED, msgspec.json.encode(claim))
     place = CopyPlace(url=url, claim=claim.number)
     write_whole(folder / PLACE, msgspec.json.encode(place))

@@ -55,6 +55,13 @@ def last_line(api, task):
     return api.lines(task_id=task, search="seen")[-1]
 
 
+def marked(api, task):
+    """The markers of a task's curves, other than those of every run."""
+    markers = api.get("/timeline/curves/markers", task=task)["markers"]
+    others = {"checkpoint", "recovery"}
+    return [(each["kind"], each["step"]) for each in markers if each["kind"] not in others]
+
+
 def test_task_is_extended_and_forked_over_the_command_line(api, script, run):
     task = api.submit(script, 2, name="train", config={"epochs": 2})
     assert api.reaches(task, "completed")["committed_steps"] == 10
@@ -74,6 +81,8 @@ def test_task_is_extended_and_forked_over_the_command_line(api, script, run):
     for each, steps in ((task, 15), ("hot-2", 20)):
         audit = api.get(f"/tasks/{each}/audit")
         assert (audit["verdict"], audit["committed"]) == ("proven", steps)
+    assert marked(api, task) == [("config", 10), ("fork", 10)]
+    assert marked(api, "hot-2") == [("fork", 10)]
 
 
 def test_what_cannot_be_continued_or_forked_is_refused(api, script, run):

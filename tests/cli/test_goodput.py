@@ -14,6 +14,7 @@ from strata.store.memory_store import MemoryStore
 from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.goodput.ledger import ledger
 from strata.timeline.goodput.task_goodput import goodput, newest_task
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.run_timeline import Timeline
 from tests.cli.conftest import strata
 from tests.cli.runs import run, script
@@ -115,6 +116,21 @@ def test_slow_worker_is_named_and_the_others_wait_for_it(planted, found):
     # Rank 0 waits for rank 1 in the slow steps, and rank 1 for rank 0 while that is stopped.
     assert seconds(found)["straggler_wait"] >= 0.9 * (SLOW_S * SLOW_STEPS + STOPPED_S - HEARTBEAT_S)
     assert slow.text.startswith("other workers waited for script-1-w")
+
+
+def test_slow_worker_and_the_part_of_its_steps_are_answered_by_why_slow(planted):
+    with open_timeline(planted[0]) as timeline:
+        seats = next(iter(timeline.records(kinds={"GenerationChanged"}))).get("seats")
+        steps = list(timeline.records(node=dict(seats)[1], kinds={"StepFinished"}))
+        last = next(each for each in steps if each.get("step") == 4 + SLOW_STEPS)
+        ask = TimelineQueries(timeline).why
+        slow, other = (
+            ask("slow", params={"worker": dict(seats)[rank], "time_ms": str(last.at_ns / 1e6)})
+            for rank in (1, 0)
+        )
+    assert slow.verdict == "yes", slow
+    assert "in compute" in slow.answer
+    assert "in compute" not in other.answer, other
 
 
 def test_stopped_process_is_paused_from_its_next_heartbeat(found):

@@ -2,11 +2,14 @@
 process that trains the same global batch."""
 
 import json
+from itertools import pairwise
 
 import httpx
 import pytest
 
 from strata.cli.support.exit_codes import REFUSED, USAGE
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import TimelineQueries
 from tests.agent.harness import until, worker_pids
 from tests.cli.conftest import strata
 from tests.cli.runs import run, script, seen, url_of
@@ -47,7 +50,8 @@ def resized(folder, url, task, workers):
 
 
 def trains_with(url, task, workers):
-    """Wait until a task trains with this number of workers, and has advanced with them."""
+    """Wait until a task trains with this number of workers, and has advanced with them; returns
+    the committed steps."""
 
     def task_now():
         return httpx.get(f"{url}/api/tasks/{task}").raise_for_status().json()
@@ -57,7 +61,10 @@ def trains_with(url, task, workers):
         return now["status"] == "running" and now["worker_ids_total"] == workers and now
 
     before = until(running, f"{workers} workers of {task}", WAIT_S)["committed_steps"]
-    until(lambda: (now := running()) and now["committed_steps"] > before, "a step", WAIT_S)
+    advanced = until(
+        lambda: (now := running()) and now["committed_steps"] > before and now, "a step", WAIT_S
+    )
+    return advanced["committed_steps"]
 
 
 def results(folder):
@@ -67,13 +74,15 @@ def results(folder):
 
 def test_resized_task_ends_with_the_weights_of_one_process(folder, started):
     name = script(folder, TRAINING, "count.py")
-    running = started(name, "--workers", "2", "--slots", "4", "--config", "batch_size=8")
+    arguments = ["--workers", "2", "--slots", "4", "--config", "batch_size=8"]
+    running = started(name, *arguments, "--data-dir", "data")
     running.wait_for(seen("generation 1 trains"), "training", WAIT_S)
     url = url_of(running)
     said = []
+    steps_done = [trains_with(url, "count-1", 2)]
     for workers in (4, 1, 3):
         said.append(resized(folder, url, "count-1", str(workers)))
-        trains_with(url, "count-1", workers)
+        steps_done.append(trains_with(url, "count-1", workers))
         until(lambda count=workers: len(worker_pids(folder)) == count, "the end of others", WAIT_S)
     said.append(resized(folder, url, "count-1", "3"))
     assert said == [
@@ -88,6 +97,12 @@ def test_resized_task_ends_with_the_weights_of_one_process(folder, started):
     assert "audit proven" in output
     assert "3 workers, 0 losses" in output
     assert "rolled back" not in output
+    with open_timeline(folder / "data") as timeline:
+        markers = TimelineQueries(timeline).curves.markers("count-1").markers
+    marked = [each.step for each in markers if each.kind == "resize"]
+    assert len(marked) == 3
+    for step, (before, after) in zip(marked, pairwise(steps_done), strict=True):
+        assert before <= step <= after
     found = results(folder)
     assert len(found) == 3, "released workers do not run the code after the loop"
     ((steps, weights),) = {(steps, *w) for steps, w in found.values()}

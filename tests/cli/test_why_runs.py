@@ -177,6 +177,12 @@ class TestKills:
         loads = {each.node for each in saved.chain if "load the model" in each.text}
         assert loads == {f"{task}-w0", f"{task}-w1"}
 
+    def test_curves_mark_the_step_that_each_rollback_returned_to(self, kills, task):
+        markers = TimelineQueries(kills).curves.markers(task).markers
+        undone = [(each.ref, each.step) for each in markers if each.kind == "rollback"]
+        assert undone == [(each.ref, each.get("to")) for each in facts(kills, "RolledBack")]
+        assert undone[-1][1] == 60
+
     def test_recovery_is_split_into_its_stages(self, kills, task):
         lost = facts(kills, "WorkerLost")[0]
         answer = ask(kills, "recovery", task=task, time_ms=lost.at_ns / 1e6 + 1)

@@ -27,6 +27,23 @@ threading.Thread(target=time.sleep, args=(60,), name="other", daemon=True).start
 load()
 """
 REGISTER = "register_signal(Path('.'))"
+BLOCKED_THREAD = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+threading.Thread(target=time.sleep, args=(60,), name="blocked", daemon=True).start()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+"""
+TWO_CHILDREN = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+children = [subprocess.Popen(sleep, stdout=subprocess.PIPE) for _ in range(2)]
+for child in children:
+    child.stdout.readline()
+print(*[child.pid for child in children], flush=True)
+def train():
+    time.sleep(60)
+train()
+"""
 
 
 @pytest.fixture
@@ -73,6 +90,17 @@ def test_signal_is_used_without_py_spy_and_does_not_wake_the_main_thread(
     assert process.poll() is None
 
 
+def test_thread_that_blocks_signals_is_not_signalled(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(stack_collector, "py_spy", str)
+    process = started(register=REGISTER + BLOCKED_THREAD)
+    first = min(each.id for each in psutil.Process(process.pid).threads() if each.id != process.pid)
+    report = collect(process.pid, tmp_path, 5.0, MAX_BYTES)
+    assert stack_collector._blocks_signal(process.pid, first)
+    assert report.source == "faulthandler"
+    assert place_of(report).text == "load at stuck.py:8"
+    assert process.poll() is None, "the main thread was not woken"
+
+
 def test_process_without_a_handler_is_not_signalled(started, tmp_path, monkeypatch):
     monkeypatch.setattr(stack_collector, "py_spy", str)
     process = started(register="")
@@ -89,6 +117,31 @@ def test_process_that_has_ended(started, tmp_path):
     process.wait()
     report = collect(process.pid, tmp_path, 5.0, MAX_BYTES)
     assert report.notes == [f"process {process.pid} has ended"]
+
+
+def test_child_that_ends_after_it_was_listed_hides_no_other_process(tmp_path, monkeypatch):
+    script = tmp_path / "parent.py"
+    script.write_text(TWO_CHILDREN)
+    listed = stack_collector._python_processes
+
+    def list_then_kill(root, notes):
+        found = listed(root, notes)
+        victim = found[1]
+        victim.kill()
+        until(lambda: victim.status() == psutil.STATUS_ZOMBIE)
+        killed.append(victim.pid)
+        return found
+
+    killed = []
+    monkeypatch.setattr(stack_collector, "_python_processes", list_then_kill)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        report = collect(process.pid, tmp_path, 5.0, MAX_BYTES)
+        psutil.Process(process.pid).children()[1].kill()
+        process.kill()
+    assert place_of(report).text == "train at parent.py:9"
+    assert [each.source for each in report.processes] == ["py-spy-native", "none", "py-spy-native"]
+    assert f"process {killed[0]} has ended" in report.notes
 
 
 def test_arguments_and_variables_are_not_in_a_report(tmp_path):

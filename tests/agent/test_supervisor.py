@@ -3,12 +3,15 @@
 import os
 import signal
 
+import msgspec
 import pytest
 
-from strata.agent import agent_records
+from strata.agent import agent_records, worker_supervisor
 from strata.agent.agent_records import ChildRecord
 from strata.agent.worker_plan import Start
+from strata.core.workers.stack_reports import StackReport
 from strata.sdk.record.line_buffer import LAST_LINES, MAX_LINES
+from strata.wire.v1 import coordinator_pb2 as pb
 from tests.agent.conftest import running, said, until
 
 pytestmark = pytest.mark.anyio
@@ -281,3 +284,23 @@ async def test_blocked_task_starts_no_worker_until_it_has_its_environment(watchi
         watched.want(file, ("a", 1), ("b", 1), environment={"KEY": "two"})
         await until(lambda: "two" in watched.lines())
         assert watched.supervisor.running == [Start("t", "a", 1), Start("t", "b", 1)]
+
+
+async def test_stacks_that_cannot_be_read_are_reported_and_can_be_asked_for_again(
+    watching, script, monkeypatch
+):
+    def refused(*_):
+        raise OSError("the disk of the spool failed")
+
+    monkeypatch.setattr(worker_supervisor, "collect", refused)
+    async with watching() as watched:
+        watched.want(script(FOREVER), ("w", 1))
+        await until(lambda: "ready" in watched.lines())
+        asked = pb.CollectStacks(task_id="t", collection=1, worker_ids=["w"], limit_ms=1000)
+        for count in (1, 2):
+            watched.supervisor.collect_stacks(asked)
+            await until(lambda count=count: len(watched.supervisor.stacks) == count)
+    for sent in watched.supervisor.stacks:
+        report = msgspec.json.decode(sent.report, type=StackReport)
+        (note,) = report.notes
+        assert note == "the agent could not read the stacks: OSError: the disk of the spool failed"

@@ -56,8 +56,8 @@ def collect(pid: int, spool: Path, limit_s: float, max_bytes: int) -> StackRepor
         processes = _python_processes(psutil.Process(pid), notes)
         first = [_read(process, spool, deadline_s, notes) for process in processes]
         found = [_with_native(each, deadline_s, notes) for each in first]
-    except psutil.NoSuchProcess:
-        return StackReport(notes=[f"process {pid} has ended"])
+    except psutil.Error as error:
+        return StackReport(notes=[_reason_of(pid, error)])
     return bounded(StackReport(processes=found, notes=list(dict.fromkeys(notes))), max_bytes)
 
 
@@ -82,8 +82,10 @@ def _read(
     state, folder, program = "", "", ""
     try:
         state, folder, program = str(process.status()), process.cwd(), _program(process)
-    except psutil.AccessDenied as denied:
-        notes.append(f"process {process.pid}: {denied}")
+    except psutil.Error as error:
+        notes.append(_reason_of(process.pid, error))
+        if isinstance(error, psutil.NoSuchProcess):
+            return ProcessStacks(pid=process.pid, state=state)
     known = ProcessStacks(pid=process.pid, program=program, state=state)
     source: StackSource = "py-spy"
     threads = _by_py_spy(process.pid, folder, [], deadline_s, notes)
@@ -92,6 +94,13 @@ def _read(
     if not threads:
         return known
     return structs.replace(known, source=source, threads=threads)
+
+
+def _reason_of(pid: int, error: psutil.Error) -> str:
+    """Why a process could not be read; a zombie has ended too."""
+    if isinstance(error, psutil.NoSuchProcess):
+        return f"process {pid} has ended"
+    return f"process {pid} could not be read: {type(error).__name__}"
 
 
 def _with_native(known: ProcessStacks, deadline_s: float, notes: list[str]) -> ProcessStacks:
@@ -198,7 +207,7 @@ def _by_signal(
     before = path.stat().st_size
     try:
         _signal(process)
-    except OSError as error:
+    except (OSError, psutil.Error) as error:
         notes.append(f"process {process.pid} could not be signalled: {error}")
         return []
     text = _grown(path, before)
@@ -209,18 +218,30 @@ def _by_signal(
 
 def _handles_signal(pid: int) -> bool:
     """Whether a process has a handler for the signal, which would end it otherwise."""
+    return _has_signal("SigCgt", Path(f"/proc/{pid}/status"), unread=False)
+
+
+def _blocks_signal(pid: int, thread: int) -> bool:
+    """Whether a thread blocks the signal, or has ended."""
+    return _has_signal("SigBlk", Path(f"/proc/{pid}/task/{thread}/status"), unread=True)
+
+
+def _has_signal(mask: str, path: Path, unread: bool) -> bool:
+    """Whether the signal is in a mask of a status file; `unread` if the file cannot be read."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        found = re.search(rf"^{mask}:\s*([0-9a-f]+)$", path.read_text(), re.MULTILINE)
     except OSError:
-        return False
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+        return unread
+    return unread if found is None else bool(int(found[1], 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _signal(process: psutil.Process) -> None:
-    """Signal a thread other than the main one, whose blocking call the signal would end early."""
+    """Signal a thread other than the main one, whose blocking call the signal would end early.
+
+    Threads of native libraries often block all signals; a signal would wait in them for ever.
+    """
     others = [thread.id for thread in process.threads() if thread.id != process.pid]
-    thread = others[0] if others else process.pid
+    thread = next((each for each in others if not _blocks_signal(process.pid, each)), process.pid)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.tgkill(process.pid, thread, STACKS_SIGNAL):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

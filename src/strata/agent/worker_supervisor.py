@@ -184,15 +184,14 @@ class WorkerSupervisor:
                 task.add_done_callback(self._watching_stacks.discard)
 
     async def _collect(self, asked: pb.CollectStacks, worker: str) -> None:
-        found = (each for start, each in self._children.items() if start.worker == worker)
-        child = next(found, None)
-        if child is None:
-            report = StackReport(notes=["no process of this worker runs on its host"])
-        else:
-            spool = self.leftovers.folder_of(child.record.key)
-            limits = asked.limit_ms / 1000, asked.max_bytes
-            report = await asyncio.to_thread(collect, child.record.pid, spool, *limits)
-        self._collecting.discard((asked.task_id, asked.collection, worker))
+        try:
+            report = await self._read_stacks(asked, worker)
+        except Exception as error:
+            log.exception("the stacks of %s could not be read", worker)
+            why = f"the agent could not read the stacks: {type(error).__name__}: {error}"
+            report = StackReport(notes=[why])
+        finally:
+            self._collecting.discard((asked.task_id, asked.collection, worker))
         self.stacks.append(
             pb.Stacks(
                 task_id=asked.task_id,
@@ -202,6 +201,15 @@ class WorkerSupervisor:
             )
         )
         self.on_news()
+
+    async def _read_stacks(self, asked: pb.CollectStacks, worker: str) -> StackReport:
+        found = (each for start, each in self._children.items() if start.worker == worker)
+        child = next(found, None)
+        if child is None:
+            return StackReport(notes=["no process of this worker runs on its host"])
+        spool = self.leftovers.folder_of(child.record.key)
+        limits = asked.limit_ms / 1000, asked.max_bytes
+        return await asyncio.to_thread(collect, child.record.pid, spool, *limits)
 
     def resend(self) -> None:
         """Send everything unacknowledged again, over a new connection."""

@@ -6,13 +6,16 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from strata.core.events import Event
 from strata.core.record.event_codec import CODEC
+from strata.core.workers.worker_facts import StepFinished, TrainingStarted
 from strata.errors import InvalidArgument, NotFound
 from strata.sim.injected_faults import FAULTS
 from strata.store.event_batches import pack, unpack
 from strata.store.memory_store import MemoryStore
+from strata.timeline.archive.run_lookup import open_recorded
 from strata.timeline.audit.sample_audit import audit
 from strata.timeline.goodput.ledger import ledger
 from strata.timeline.goodput.prices import Host, HostShares, Meter, parse_prices
@@ -240,6 +243,41 @@ def without(run, node, first, stop):
                 start = at
     store.append(list(log.read(0)), incarnation=1, expected=0, batches=batches)
     return Timeline(store, "holed")
+
+
+def without_generations(run):
+    """The run as recorded by a release that did not record the generation of a worker's steps."""
+    store = MemoryStore(CODEC)
+    log = run.timeline.reader
+    batches = []
+    for batch in log.batches():
+        if batch.node == "coordinator":
+            continue
+        events = [
+            structs.replace(each, body=structs.replace(each.body, generation=0))
+            if isinstance(each.body, StepFinished | TrainingStarted)
+            else each
+            for each in unpack(CODEC, batch)
+        ]
+        batches.append(pack(CODEC, batch.node, batch.incarnation, events))
+    store.append(list(log.read(0)), incarnation=1, expected=0, batches=batches)
+    return Timeline(store, "old")
+
+
+def test_old_run_has_productive_steps():
+    """The recorded demo is of a release that did not record the generation of steps."""
+    with open_recorded() as timeline:
+        steps = [each.event.body for each in timeline.records(kinds={"StepFinished"})]
+        found = exact(timeline, "train-1")
+    assert {each.generation for each in steps} == {0}
+    assert found.productive_ns / 1e9 == pytest.approx(sum(each.compute_s for each in steps))
+
+
+def test_steps_without_generation_are_classified_by_their_time(crashed):
+    whole = ledger(crashed.timeline, "train-1")
+    found = exact(without_generations(crashed), "train-1")
+    assert found.classes == whole.classes
+    assert found.lost.causes == whole.lost.causes
 
 
 def test_hole_in_the_log_is_unknown(calm):

@@ -95,6 +95,7 @@ class Interruptions:
         self.saved: list[int] = []
         self.earlier: dict[str, int] = {}
         self.alone: set[str] = set()
+        self._begun: list[tuple[int, int]] = []
         self._facts: list[Record] = []
         self._members: set[str] = set()
         self._open: _Open | None = None
@@ -105,7 +106,7 @@ class Interruptions:
         self._resumed_ns = 0
 
     def feed(self, record: Record) -> None:
-        """Keep a fact of the task; losses are known at once, stages after `read`."""
+        """Keep a fact of the task; the stages are known after `read`, the rest at once."""
         if record.text("task") != self.task:
             return
         self._facts.append(record)
@@ -113,6 +114,13 @@ class Interruptions:
         if isinstance(body, WorkerLost):
             self.losses[body.worker, body.incarnation] = record
             self.loss_of[record.ref] = record
+        elif isinstance(body, RecoveryChosen):
+            self._begun.append((record.at_ns, body.generation))
+
+    def generation_at(self, at_ns: int) -> int:
+        """The generation that trained at a moment; for logs without generations in the events."""
+        at = bisect_right(self._begun, at_ns, key=lambda each: each[0])
+        return self._begun[max(at - 1, 0)][1] if self._begun else 0
 
     def read(self, last_events: dict[Process, int], until_ns: int) -> None:
         """Derive the stages; `last_events` has the time of each lost process's last event."""

@@ -136,7 +136,7 @@ def ledger(
             f"the log has no workers of task {task!r}", hint="`strata tasks` lists the tasks"
         )
     until_ns = timeline.extent().to_ns + 1
-    waits = StepWaits(facts.interruptions.losses)
+    waits = StepWaits(facts.interruptions)
     own = {life.node for life in facts.lives}
     for node, incarnation in timeline.reader.streams():
         if node in own:

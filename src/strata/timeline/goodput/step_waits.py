@@ -27,7 +27,7 @@ from strata.core.workers.worker_facts import (
     StepFinished,
 )
 from strata.core.workers.worker_operations import EvaluationCompleted, EvaluationStarted
-from strata.timeline.goodput.interruptions import Process
+from strata.timeline.goodput.interruptions import Interruptions, Process
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.why.worker_activity import LATE, LATE_NS, PAUSE_NS
 
@@ -91,10 +91,10 @@ class _Steps:
 class StepWaits:
     """Reads every process's events once; `pauses` are by worker, `last_events` by process."""
 
-    def __init__(self, losses: dict[Process, Record]) -> None:
+    def __init__(self, interruptions: Interruptions) -> None:
         self.pauses: dict[str, list[tuple[int, int]]] = {}
         self.last_events: dict[Process, int] = {}
-        self._losses = losses
+        self._interruptions = interruptions
         self._steps: dict[int, _Steps] = {}
         self._names: list[str] = []
 
@@ -103,12 +103,12 @@ class StepWaits:
         if not self._names or self._names[-1] != node:
             self._names.append(node)
         process = node, incarnation
-        loss = self._losses.get(process)
+        loss = self._interruptions.losses.get(process)
         gaps, evaluated_ns, began_ns = _Gaps(), 0, 0
         for record in records:
             body = record.event.body
             if isinstance(body, StepFinished):
-                self._step(body, evaluated_ns)
+                self._step(body, record.at_ns, evaluated_ns)
                 evaluated_ns = 0
             elif isinstance(body, EvaluationStarted):
                 began_ns = record.at_ns
@@ -121,14 +121,15 @@ class StepWaits:
         found = [(a, min(b, ended_ns)) for a, b in gaps.found if a < ended_ns]
         self.pauses.setdefault(node, []).extend(found)
 
-    def _step(self, body: StepFinished, evaluated_ns: int) -> None:
-        if not body.generation:
+    def _step(self, body: StepFinished, at_ns: int, evaluated_ns: int) -> None:
+        generation = body.generation or self._interruptions.generation_at(at_ns)
+        if not generation:
             return
         waited_s = max(body.communication_s, 0.0) + max(body.wait_s, 0.0)
         wait_ns = max(round(waited_s * SECOND_NS) - evaluated_ns, 0)
-        if body.generation not in self._steps:
-            self._steps[body.generation] = _Steps(body.step)
-        self._steps[body.generation].add(body.step, len(self._names) - 1, wait_ns)
+        if generation not in self._steps:
+            self._steps[generation] = _Steps(body.step)
+        self._steps[generation].add(body.step, len(self._names) - 1, wait_ns)
 
     def slowest(self, generation: int, step: int, members: int) -> Slowest | None:
         """The member that waited least in a step; None unless all members recorded the step."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from strata.core.workers.worker_facts import StepFinished, TrainingStarted
 from strata.store.event_store import FOREVER_NS
 from strata.timeline.goodput.goodput_answers import TimeClass
-from strata.timeline.goodput.interruptions import Stage
+from strata.timeline.goodput.interruptions import Interruptions, Stage
 from strata.timeline.goodput.step_pieces import (
     Piece,
     Span,
@@ -52,7 +52,8 @@ WAITS: tuple[TimeClass, ...] = ("communication_wait", "straggler_wait", "startin
 class _Noted:
     """The generation of a worker's newest record, and when its process got the first batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, interruptions: Interruptions) -> None:
+        self._interruptions = interruptions
         self.incarnation = -1
         self.generation = 0
         self.first_batch_ns: int | None = None
@@ -64,12 +65,15 @@ class _Noted:
                 self.incarnation, self.first_batch_ns = record.incarnation, None
             body = record.event.body
             if isinstance(body, StepFinished):
-                self.generation = body.generation or self.generation
+                self.generation = self._generation(record, body)
             elif isinstance(body, TrainingStarted):
-                self.generation = body.generation or self.generation
+                self.generation = self._generation(record, body)
                 if self.first_batch_ns is None:
                     self.first_batch_ns = record.at_ns
             yield record
+
+    def _generation(self, record: Record, body: StepFinished | TrainingStarted) -> int:
+        return body.generation or self._interruptions.generation_at(record.at_ns)
 
 
 class WorkerPieces:
@@ -78,7 +82,7 @@ class WorkerPieces:
     def __init__(self, task: TaskTime, life: Life) -> None:
         self._task = task
         self._life = life
-        self._noted = _Noted()
+        self._noted = _Noted(task.interruptions)
         self._pauses = task.waits.pauses.get(life.node, [])
         self._step: list[Activity] = []
         self._of_step = StepNote(generation=0, first_batch_ns=None)

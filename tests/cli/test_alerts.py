@@ -2,6 +2,7 @@
 is resolved by itself; `strata alerts`, `strata why` and `strata run` show it."""
 
 import json
+import re
 import subprocess
 from contextlib import contextmanager
 
@@ -51,6 +52,27 @@ with strata.join() as run:
             run.mark_step(loss=1.0)
         except strata.GenerationChanged:
             run.sync()
+"""
+
+HANGS = """
+import os, time, numpy as np, strata
+
+def load_batch(late):
+    while late and not os.path.exists("data"):
+        time.sleep(0.02)
+    return np.ones(4)
+
+def skip_average(late):
+    while late and not os.path.exists("collective"):
+        time.sleep(0.02)
+
+with strata.join() as run:
+    while not run.agree(os.path.exists("finish")):
+        with run.step():
+            time.sleep(0.02)
+            batch = load_batch(run.rank == 1 and run.steps == 40)
+            skip_average(run.rank == 1 and run.steps == 80)
+            run.average(batch)
 """
 
 FULL = """
@@ -154,6 +176,29 @@ def test_nan_of_one_step_spike_and_hang_are_found_delivered_and_resolved(tmp_pat
     output = "".join(run.out)
     assert "loss of script-1 is NaN at step 20" in output
     assert "is resolved: the last 10 losses are finite" in output
+
+
+@pytest.mark.parametrize(
+    ("hang", "step", "place"), [("data", 39, "load_batch"), ("collective", 79, "skip_average")]
+)
+def test_hang_is_found_and_the_stacks_name_the_rank_that_the_others_wait_for(
+    tmp_path, hang, step, place
+):
+    (tmp_path / ("collective" if hang == "data" else "data")).touch()
+    with running(tmp_path, HANGS) as (run, alerts):
+        found = until(lambda: alerts(status="open").get("no_step"), "the alert", WAIT_S)
+        url = url_of(run)
+        stacks = strata("stacks", "script-1", "--url", url, cwd=tmp_path)
+        why = strata("why", "hang", "task=script-1", "--url", url, cwd=tmp_path)
+        (tmp_path / hang).touch()
+        ended = resolved(alerts, "no_step")["no_step"]
+    assert (found["subject"], found["severity"]) == ("task:script-1", "error")
+    assert f"since step {step} (running)" in found["text"]
+    assert stacks.returncode == 0, stacks.stderr
+    answer = " ".join(why.stdout.split())
+    assert f"rank 1 is in {place} at script.py:" in answer
+    assert "rank 0 waits in average" in answer
+    assert int(re.fullmatch(r"step (\d+) was committed", ended["resolution"])[1]) > step
 
 
 def test_worker_that_is_lost_twice_is_found_with_both_losses(tmp_path):

@@ -100,6 +100,9 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     barrier_timeout_s: Seconds = DEFAULT_TIMEOUTS.barrier_timeout_s
     hang_floor_s: Seconds = DEFAULT_TIMEOUTS.hang_floor_s
 
+    """The same for the first three steps of each process, which may compile."""
+    hang_unlearned_s: Seconds = DEFAULT_TIMEOUTS.hang_unlearned_s
+
     """Seconds that stacks are collected before a hang or a barrier is declared; 0 collects none."""
     hang_report_s: Annotated[float, Meta(ge=0, le=60)] = DEFAULT_TIMEOUTS.hang_report_s
 

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import ReportHost
+from strata.core.tasks.placement import StopTask
 from strata.errors import InvalidArgument, NotFound
 from strata.timeline.why import barrier_stalls
 from strata.timeline.why.questions import QUESTIONS, why_event
@@ -488,3 +489,15 @@ def test_killed_process_is_ascribed_to_the_oom_killer_only_if_it_was_counted(
     assert expected in answer.text
     shown = [each.record.kind for each in answer.chain]
     assert ("HostMeasured" in shown) == ("killed by" in answer.text)
+
+
+def test_process_that_is_killed_with_its_task_did_not_crash():
+    def stop_and_kill(sim):
+        (task,) = sim.coordinator.life.engine.kernel.state.tasks
+        sim.coordinator.order(StopTask(task=task, reason="stopped by Ctrl-C"))
+        worker(sim).exit(137, 9)
+
+    run = Planted(stop_and_kill)
+    answer = run.why("lost", worker=the_lost(run))
+    assert answer.text.startswith("yes, it was ended with its task (stopped by Ctrl-C)")
+    assert "signal 9" in answer.text

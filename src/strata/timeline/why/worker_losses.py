@@ -9,6 +9,7 @@ restart loop each loss has its own exit.
 """
 
 from strata.core.record.log_salvage import LogSalvaged
+from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.core.workers.host_agents import WorkerExited, how_it_ended
 from strata.core.workers.worker_lifecycle import WorkerLost
 from strata.timeline.answers import Cost, Verdict
@@ -28,6 +29,7 @@ from strata.timeline.why.oom_kills import oom_kill
 AROUND_NS = 120 * SECOND_NS
 AFTER_NS = 3_600 * SECOND_NS
 OPEN_NS = 900 * SECOND_NS
+STOP_SIGNALS = (9, 15)
 SILENCES = ("connection", "heartbeat")
 """Signals of a loss that an unreachable host causes; with an exit the agent was reachable."""
 
@@ -94,6 +96,9 @@ def lost(
     if body.signal == "exit" and not _seen_first(exited, loss):
         return _script_failed(body, exited, chain, cost)
     if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
+        stopping = _stop_of(search, exited, body)
+        if stopping is not None:
+            return _stopped(exited, stopping, chain, cost)
         by_kernel, shown = oom_kill(search, exited)
         clauses = [f"yes, it crashed: {exit_text(exited)}", by_kernel]
         clauses += [] if body.signal == "exit" else [declared]
@@ -115,6 +120,26 @@ def lost(
 def _seen_first(exited: Record | None, loss: Record) -> bool:
     """Whether the exit was recorded before the loss."""
     return exited is not None and exited.event.seq < loss.event.seq
+
+
+def _stop_of(search: LogSearch, exited: Record, body: WorkerLost) -> Record | None:
+    """The stop of the task during which a signal ended the process."""
+    ended = exited.event.body
+    assert isinstance(ended, WorkerExited)
+    changed = search.last({TaskStateChanged.__name__}, exited.at_ns, task=body.task)
+    stopping = changed is not None and changed.text("after") == "stopping"
+    return changed if stopping and ended.signal in STOP_SIGNALS else None
+
+
+def _stopped(exited: Record, stopping: Record, chain: list[Link], cost: Cost) -> Answer:
+    """The process was ended with its task; its agent sends SIGTERM, and later SIGKILL."""
+    after = seconds(exited.at_ns - stopping.at_ns)
+    text = (
+        f"yes, it was ended with its task ({stopping.text('reason')}): {exit_text(exited)}, "
+        f"{after} after the stop began"
+    )
+    links = [*chain, link(stopping), link(exited, exit_text(exited))]
+    return Answer(verdict="yes", text=text, chain=in_order(links), cost=cost)
 
 
 def _script_failed(

@@ -52,7 +52,7 @@ def test_bell_counts_alerts_and_links_them_to_subject_and_evidence(
     expect(row.get_by_role("link", name="task:script-1")).to_have_attribute(
         "href", "#/tasks/script-1"
     )
-    row.get_by_role("link", name="Evidence").click()
+    row.get_by_role("link", name="Event that caused it").click()
     expect(dialog).to_have_count(0)
     expect(page).to_have_url(re.compile(r"#/timeline\?.*event=script-1-w\d"))
     expect(page.get_by_role("complementary")).to_contain_text("loss nan")

@@ -50,11 +50,21 @@ it("counts open alerts and lists them before the resolved ones, each with links"
   expect(open[0]!.textContent).toContain("Not delivered: webhook");
   expect(open[1]!.textContent).toContain("3 times");
   const link = (name: string) => within(open[1]!).getByRole("link", { name }).getAttribute("href");
-  expect(link("worker:train-1-w1")).toBe("#/workers/train-1-w1");
-  expect(link("Evidence")).toContain("event=train-1-w0%2F1%2F7");
+  expect(link("worker train-1-w1")).toBe("#/workers/train-1-w1");
+  expect(link("Event that caused it")).toContain("event=train-1-w0%2F1%2F7");
+  expect(link("Event of the alert")).toContain("event=%409");
   const ended = within(dialog).getByRole("list", { name: "Resolved alerts" });
   expect(ended.textContent).toContain("Resolved: step 6 was committed");
   expect(screen.getByRole("button", { name: "Alerts: 2 open", hidden: true })).toBeTruthy();
+});
+
+it("shows why a test message was refused, and what to do next", async () => {
+  serve({ "/api/alerts/test": () => ({ status: 409, body: { error: { code: "refused", message: "no channel is set", hint: "Set alert_webhook." } } }) });
+  const { user } = showBell([]);
+  await user.click(screen.getByRole("button", { name: "Alerts: none open" }));
+  await user.click(screen.getByRole("button", { name: "Send a test message" }));
+  expect(await screen.findByText(/no channel is set/)).toBeTruthy();
+  expect(screen.getByText(/Set alert_webhook\./)).toBeTruthy();
 });
 
 it("sends a test message and says what each channel did with it", async () => {

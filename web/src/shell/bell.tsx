@@ -7,9 +7,10 @@ import { duration, moment } from "../lib/format";
 import { visible } from "../lib/text";
 import { momentText, useCluster } from "../state/cluster";
 import { hrefTo } from "../state/url";
+import { ActionError } from "../ui/confirm";
 import { Button } from "../ui/controls";
 import { Modal } from "../ui/modal";
-import { subjectHref } from "../ui/subject";
+import { subjectHref, subjectText } from "../ui/subject";
 import { Age } from "../ui/time";
 import { Icon } from "./views";
 
@@ -83,7 +84,7 @@ function TestMessage() {
       <Button onClick={() => test.mutate()} disabled={test.isPending}>Send a test message</Button>
       <div role="status" className="min-w-0 [overflow-wrap:anywhere]">
         {test.isPending && <span className="text-dim">Sending…</span>}
-        {test.error && <span className="text-failed">{test.error.message}</span>}
+        <ActionError error={test.error} />
         {test.data?.map(({ channel, target, error }) => (
           <p key={channel} className={error ? "text-failed" : ""}>
             {channel} to {visible(target)}: {error ? visible(error) : "took the message"}
@@ -121,11 +122,11 @@ function Row({ alert, leave }: { alert: Alert; leave: () => void }) {
             <Age at={alert.raised_at} ago />
           )}
           {alert.count > 1 && <span>{alert.count} times</span>}
-          <a className="text-accent hover:underline" href={subjectHref(alert.subject, at.t)} onClick={leave}>{visible(alert.subject)}</a>
+          <a className="text-accent hover:underline" href={subjectHref(alert.subject, at.t)} onClick={leave}>{visible(subjectText(alert.subject))}</a>
           {alert.causes[0] && (
-            <a className="text-accent hover:underline" href={hrefTo(["timeline"], { event: alert.causes[0], ...at })} onClick={leave}>Evidence</a>
+            <a className="text-accent hover:underline" href={hrefTo(["timeline"], { event: alert.causes[0], ...at })} onClick={leave}>Event that caused it</a>
           )}
-          <a className="text-accent hover:underline" href={hrefTo(["timeline"], { event: alert.event, ...at })} onClick={leave}>Alert event</a>
+          <a className="text-accent hover:underline" href={hrefTo(["timeline"], { event: alert.event, ...at })} onClick={leave}>Event of the alert</a>
         </p>
       </div>
     </li>

@@ -31,6 +31,8 @@ export interface CurveChartProps {
   log: boolean;
   /** The moment that the time cursor shows; null when live. */
   cursor: number | null;
+  /** Dims the last value: it is not the present one. */
+  stale?: boolean;
   height?: number;
   /** More controls in the heading. */
   aside?: ReactNode;
@@ -98,7 +100,7 @@ export function CurveChart(props: CurveChartProps) {
         <Heading className="min-w-0 truncate font-semibold" title={name}>{name}</Heading>
         {unit && unit !== name && <span className="text-s text-faint">{unit}</span>}
         <span className="ml-auto flex min-w-0 items-center gap-2 text-s text-dim">
-          {curves.length === 1 && <span ref={reading} aria-hidden className="truncate tabular-nums">{lastReading(inSight)}</span>}
+          {curves.length === 1 && <span ref={reading} aria-hidden className={`truncate tabular-nums ${props.stale ? "text-faint" : ""}`}>{lastReading(inSight)}</span>}
           {aside}
         </span>
       </div>

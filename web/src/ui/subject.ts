@@ -10,6 +10,9 @@ const VIEW_OF: Record<string, string> = {
   host: "settings",
 };
 
+/** A subject with its kind as words: `worker:ID` is "worker ID". */
+export const subjectText = (subject: string): string => subject.replace(":", " ");
+
 /** The address of a subject such as `worker:ID`; workers, tasks and facts have their own pages. */
 export function subjectHref(subject: string, momentText = ""): string {
   const [kind = "", ...rest] = subject.split(":");

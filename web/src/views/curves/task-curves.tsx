@@ -15,6 +15,7 @@ import { Section } from "../../ui/page";
 import { hasEnded } from "../tasks/task-cells";
 import { CurveControls, showWindow, useCurveLook, type CurveLook } from "./curve-controls";
 import { compareHref } from "./pinned-runs";
+import { useSilence } from "./step-age";
 import { ValueTable } from "./value-table";
 import { useVisibleCharts, Watched } from "./visible-charts";
 
@@ -61,6 +62,7 @@ function Charts({ task, curves, axes, undone, notes, running, cursor }: ChartsPr
   const found = ordered.filter(({ name }) => name.toLowerCase().includes(search.toLowerCase()));
   const shown = unfolded || search ? found : found.slice(0, FOLDED);
   const { points, error } = useCurvePoints({ task: task.id, wanted: visible, axis: look.axis, window: look.window, worker, live: running, undone });
+  const silence = useSilence(task, curves);
   const whole = useMemo(() => xRange([...points.values()]), [points]);
   return (
     <>
@@ -74,10 +76,11 @@ function Charts({ task, curves, axes, undone, notes, running, cursor }: ChartsPr
         </span>
       </div>
       {error && <TimelineError error={error} />}
+      {silence && <p className="mb-2 text-recovering">▲ {silence}: the values above the charts are the last ones.</p>}
       <div className="grid grid-cols-3 gap-x-8 gap-y-4 max-xl:grid-cols-2 max-md:grid-cols-1">
         {shown.map((curve, index) => (
           <Watched key={curve.name} name={curve.name} note={note} className={index === 0 ? "col-span-full" : ""}>
-            <OneCurve curve={curve} points={points.get(curve.name) ?? NO_POINTS} {...{ look, markers, cursor, whole }} {...(index === 0 && { height: MAIN_PX })} />
+            <OneCurve curve={curve} points={points.get(curve.name) ?? NO_POINTS} {...{ look, markers, cursor, whole }} stale={silence !== ""} {...(index === 0 && { height: MAIN_PX })} />
           </Watched>
         ))}
       </div>
@@ -97,10 +100,12 @@ interface OneProps {
   whole: Span | null;
   markers: readonly Marker[];
   cursor: number | null;
+  /** The task makes no step, so that the last values are not the present ones. */
+  stale: boolean;
   height?: number;
 }
 
-function OneCurve({ curve, points, look, whole, markers, cursor, height }: OneProps) {
+function OneCurve({ curve, points, look, whole, markers, cursor, stale, height }: OneProps) {
   const drawn: DrawnCurve[] = useMemo(
     () => [{ label: "", colour: curve.source === "derived" ? "saving" : "accent", dash: [], points, markers }],
     [curve.source, points, markers],
@@ -115,6 +120,7 @@ function OneCurve({ curve, points, look, whole, markers, cursor, height }: OnePr
       onWindow={showWindow}
       onMoment={showMoment}
       cursor={cursor}
+      stale={stale}
       aside={<ValueTable name={curve.name} axis={look.axis} curves={drawn} window={look.window} />}
       {...(height !== undefined && { height })}
     />

@@ -1,22 +1,22 @@
 /** The task that runs, or the newest one: is it learning, how fast, and what did it cost. */
-import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import type { Curve } from "../../api/timeline";
 import type { Task } from "../../api/types";
 import { exact, inOrder, NO_POINTS } from "../../lib/curves";
 import { count, duration, figure, percent, UNRECORDED } from "../../lib/format";
-import { moveCursor, useCursor, useTimeline } from "../../state/cluster";
+import { moveCursor, useCursor } from "../../state/cluster";
 import { useCurvePoints, useCurves, useMarkers } from "../../state/curves";
 import { hrefTo } from "../../state/url";
 import { CurveChart } from "../../ui/curve-chart";
 import { Fact } from "../../ui/controls";
 import { Mark } from "../../ui/state-mark";
+import { useSilence } from "../curves/step-age";
 import { showWindow, useCurveLook } from "../curves/curve-controls";
 import { useVisibleCharts, Watched } from "../curves/visible-charts";
+import { useGoodput } from "../goodput/task-goodput";
 import { hasEnded, progressOf, statusOf } from "../tasks/task-cells";
 
 const HEIGHT_PX = 190;
-const GOODPUT_MS = 5000;
 const RATES = ["steps/s", "samples/s", "tokens/s"];
 
 /** The task that the overview shows: the newest that runs, else the newest that made a step, else the newest. */
@@ -35,6 +35,7 @@ function TaskLearning({ task }: { task: Task }) {
   const running = cursor === null && !hasEnded(task);
   const { data, error, isPending } = useCurves(task.id, running);
   const main = useMemo(() => (data ? inOrder(data.curves)[0] : undefined), [data]);
+  const silence = useSilence(task, data?.curves);
   return (
     <section aria-label="Learning" className="mb-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-4 max-xl:grid-cols-1">
       {main ? <MainCurve task={task} curve={main} running={running} undone={data?.undone_steps ?? 0} /> : (
@@ -42,11 +43,11 @@ function TaskLearning({ task }: { task: Task }) {
       )}
       <dl className="grid grid-cols-2 content-start gap-x-6 gap-y-3">
         <Fact name="Task"><a className="font-medium hover:underline" href={hrefTo(["tasks", task.id])}>{task.id}</a></Fact>
-        <Fact name="Status"><Mark state={task.status} label={statusOf(task)} /></Fact>
+        <Fact name="Status"><Mark state={task.status} label={statusOf(task)} />{silence && <span className="ml-2 text-recovering">{silence}</span>}</Fact>
         {main && <Fact name={`${main.name}, lowest`}>{exact(main.min)}</Fact>}
         <Fact name="Progress">{progressOf(task)}</Fact>
         {RATES.map((name) => data?.curves.find((each) => each.name === name)).filter((each) => each !== undefined).map((each) => (
-          <Fact key={each.name} name={each.name}>{each.last !== null && each.last >= 1000 ? count(each.last) : figure(each.last)}</Fact>
+          <Fact key={each.name} name={silence ? `${each.name}, last` : each.name}><span className={silence && "text-faint"}>{each.last !== null && each.last >= 1000 ? count(each.last) : figure(each.last)}</span></Fact>
         ))}
         <Cost task={task.id} running={running} />
       </dl>
@@ -56,13 +57,7 @@ function TaskLearning({ task }: { task: Task }) {
 
 /** What share of the workers' time was productive, what most of the rest was spent on, and what it cost. */
 function Cost({ task, running }: { task: string; running: boolean }) {
-  const timeline = useTimeline();
-  const { data, error } = useQuery({
-    queryKey: ["goodput", task],
-    queryFn: ({ signal }) => timeline.goodput({ task }, signal),
-    refetchInterval: running ? GOODPUT_MS : false,
-    retry: false,
-  });
+  const { data, error } = useGoodput(task, running);
   if (!data) return error ? <Fact name="Goodput">{UNRECORDED}</Fact> : null;
   const worst = data.classes.filter(({ name }) => name !== "productive").toSorted((a, b) => b.seconds - a.seconds)[0];
   const money = (cost: number | null | undefined) => (cost === null || cost === undefined ? UNRECORDED : `${data.currency}${cost.toFixed(2)}`);
@@ -70,7 +65,9 @@ function Cost({ task, running }: { task: string; running: boolean }) {
     <>
       <Fact name="Goodput">{data.total_s > 0 ? percent(data.goodput * 100) : UNRECORDED}</Fact>
       {worst && worst.seconds > 0 && <Fact name="Most time lost">{worst.label}, {duration(worst.seconds * 1000)}</Fact>}
-      {data.price && <Fact name="Cost">{money(data.cost)}, of it {money(data.lost_cost)} lost</Fact>}
+      <Fact name="Cost">
+        {data.price ? `${money(data.cost)}, of it ${money(data.lost_cost)} lost` : <a className="text-accent hover:underline" href={hrefTo(["goodput", task])}>set <code>price</code></a>}
+      </Fact>
     </>
   );
 }

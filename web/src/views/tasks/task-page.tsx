@@ -2,8 +2,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { curl } from "../../api/client";
 import type { Task, TaskDetail } from "../../api/types";
-import { count, moment } from "../../lib/format";
-import { useCluster } from "../../state/cluster";
+import { count, moment, UNRECORDED } from "../../lib/format";
+import { useCluster, useCursor } from "../../state/cluster";
 import { useLines } from "../../state/latest-lines";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
@@ -16,6 +16,8 @@ import { Lineage } from "./lineage";
 import { Elapsed, hasEnded, progressOf, statusOf, workersOf, workerState } from "./task-cells";
 import { LoggedMedia } from "../curves/logged-media";
 import { TaskCurves } from "../curves/task-curves";
+import { share } from "../goodput/time-classes";
+import { useGoodput } from "../goodput/task-goodput";
 import { HistoryList } from "../timeline/history";
 import { Actions } from "./actions";
 import { StacksPanel } from "./stacks";
@@ -65,7 +67,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         <Fact name="Status"><Mark state={task.status} label={statusOf(task)} /></Fact>
         <Fact name="Progress">{progressOf(task)}</Fact>
         <Fact name="Committed steps" word="committed steps">{count(task.committed_steps)}</Fact>
-        <Fact name="Generation" word="generation">{count(task.generation)} · {task.phase}</Fact>
+        <Fact name="Generation" word="generation">{count(task.generation)}{!hasEnded(task) && ` · ${task.phase}`}</Fact>
         <Fact name="Submitted">{moment(task.submitted_at)}</Fact>
         <Fact name="Time"><Elapsed task={task} /></Fact>
         <Fact name="Type">{task.type}</Fact>
@@ -81,10 +83,10 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         {detail && <Fact name="Loss policy" word="loss policy">{detail.policy}</Fact>}
         {detail && <Fact name="State layout" word="state layout">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
-        <Fact name="Worker time"><a className="text-accent hover:underline" href={hrefTo(["goodput", task.id])}>Goodput</a></Fact>
+        <GoodputShare task={task} />
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>
-      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" || detail?.waiting_for ? "Waiting: " : "Status: "}</span>{reason}</p>}
+      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" || detail?.waiting_for ? "Waiting: " : "Reason: "}</span>{reason}</p>}
       <Lineage task={task} />
       <TaskCurves task={task} />
       <LoggedMedia task={task.id} running={detail !== undefined && !hasEnded(task)} />
@@ -98,6 +100,16 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         <Log id={task.id} />
       </div>
     </>
+  );
+}
+
+/** The share of the worker time that was productive, as a link to where the rest went. */
+function GoodputShare({ task }: { task: Task }) {
+  const { data, isPending } = useGoodput(task.id, useCursor() === null && !hasEnded(task));
+  return (
+    <Fact name="Goodput">
+      <a className="text-accent hover:underline" href={hrefTo(["goodput", task.id])}>{data && data.total_s > 0 ? share(data.goodput) : isPending ? "…" : UNRECORDED}</a>
+    </Fact>
   );
 }
 

@@ -58,7 +58,8 @@ class PendingExchange(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The last exchange of values with the other members that a worker began.
 
     `number` counts the exchanges of the generation, the same on every member. `since_s` is how long
-    it has lasted, `missing` the members that have not arrived, if the worker knows them.
+    it has lasted, `missing` the members that have not arrived, if the worker knows them. `group` is
+    the process group of PyTorch that the number counts in; empty for exchanges of Strata.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class PendingExchange(Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: int = 0
     since_s: float = 0.0
     missing: list[str] = field(default_factory=list)
+    group: str = ""
 
 
 class StackReport(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -14,10 +14,13 @@ import os
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from msgspec import structs
 
 from strata.core.workers.stack_reports import (
     MAX_FRAMES,
@@ -32,6 +35,9 @@ from strata.core.workers.stack_reports import (
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
 """The folder of Strata itself, whose frames are not the user's."""
+
+MAX_GROUP = 100
+"""Characters of the name of a process group."""
 
 STACKS_FILE = "stacks.txt"
 STACKS_SIGNAL: int = getattr(signal, "SIGRTMIN", 34) + 9
@@ -95,12 +101,15 @@ def own_report(
 ) -> StackReport:
     """What this worker knows of itself."""
     program = Path(sys.argv[0]).name if sys.argv else ""
+    newest, pending = exchange(), flight_recorder()
+    if newest is not None and pending is not None:
+        pending = structs.replace(pending, generation=newest.generation)
     process = ProcessStacks(
         pid=os.getpid(), program=program, source="worker", threads=own_threads()
     )
     return StackReport(
         processes=[process],
-        exchange=flight_recorder() or exchange(),
+        exchange=pending or newest,
         waits_for=waits_for,
         state=state,
         step=step,
@@ -118,20 +127,40 @@ def flight_recorder() -> PendingExchange | None:
     if dump is None:
         return None
     try:
-        entries = json.loads(dump(includeCollectives=True, onlyActive=True)).get("entries", [])
+        return pending_in(json.loads(dump(includeCollectives=True, onlyActive=True)))
     except (TypeError, ValueError, RuntimeError):
         return None
-    return pending_in(entries)
 
 
-def pending_in(entries: list[dict[str, Any]]) -> PendingExchange | None:
-    """The oldest entry of the flight recorder that has not completed."""
-    for entry in entries:
+def pending_in(dumped: dict[str, Any]) -> PendingExchange | None:
+    """The oldest entry of a dump of the flight recorder that has not completed."""
+    for entry in dumped.get("entries", []):
         if entry.get("state") != "completed":
-            kind = str(entry.get("profiling_name", "")).removeprefix("nccl:")
-            return PendingExchange(
-                kind=kind.replace("_", "-") or "collective",
-                number=int(entry.get("collective_seq_id") or 0),
-                pending=True,
-            )
+            return _pending(entry, dumped.get("pg_config", {}))
     return None
+
+
+def _pending(entry: dict[str, Any], groups: dict[str, dict[str, str]]) -> PendingExchange:
+    name, description = entry.get("process_group", ("", ""))
+    kind = str(entry.get("profiling_name", "")).removeprefix("nccl:") or "collective"
+    # Groups that were split from others may have the same name, but not the same ranks.
+    ranks = groups.get(name, {}).get("ranks", "").strip("[]")
+    parts = [description or "unnamed", name, f"ranks {ranks}" if ranks else ""]
+    number = entry.get("collective_seq_id")
+    if entry.get("is_p2p"):
+        # Each pair of ranks counts its own messages, so the message is part of the group.
+        parts.append(kind)
+        number = entry.get("p2p_seq_id")
+    return PendingExchange(
+        kind=kind.lstrip("_").replace("_", "-"),
+        number=int(number or 0),
+        pending=True,
+        group=_short(" ".join(part for part in parts if part)),
+    )
+
+
+def _short(group: str) -> str:
+    """The name of a group; a long list of ranks is replaced by its checksum."""
+    if len(group) <= MAX_GROUP:
+        return group
+    return f"{group[: MAX_GROUP - 12]}... {zlib.crc32(group.encode()):08x}"

@@ -36,6 +36,7 @@ class SeenWorker(Struct, frozen=True):
     rank: int
     records: list[Record]
     missing: str = ""
+    asked: bool = True
 
     @property
     def reports(self) -> list[StackReport]:
@@ -137,6 +138,11 @@ def collected(timeline: Timeline, begun: Record) -> Collected:
     why = end.missing if isinstance(end, StackCollectionEnded) else {}
     workers = [_seen(name, request.ranks.get(name, -1), reports, why) for name in request.workers]
     return Collected(begun=begun, ended=ended, workers=sorted(workers, key=_order))
+
+
+def not_asked(name: str) -> SeenWorker:
+    """A worker that the collection did not ask."""
+    return SeenWorker(worker=name, rank=-1, records=[], missing="it was not asked", asked=False)
 
 
 def _seen(name: str, rank: int, reports: list[Record], why: dict[str, str]) -> SeenWorker:

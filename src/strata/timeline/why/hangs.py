@@ -2,8 +2,8 @@
 
 The answer reads the newest collection of stacks (`core/workers/stack_collection`). Ranks are
 grouped by the exchange that they wait in, else by where the user's script is. The rank to look at
-is one that does not take part in the newest exchange of the others, or has not arrived at their
-barrier. A rank without a report is named, with the reason.
+is one that does not take part in the newest exchange of its group, or has not arrived at the
+barrier of the others. A rank without a report is named, with the reason.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from strata.core.hosts.host_health import GpuHealth, new_error
 from strata.core.hosts.host_record import HostMeasured
 from strata.core.workers.stack_collection import StacksRequested
-from strata.core.workers.stack_reports import collective_of, other_places
+from strata.core.workers.stack_reports import PendingExchange, collective_of, other_places
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
 from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.operations import LONG_KINDS, Pairing, newest_of
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import counted, lasting, seconds
-from strata.timeline.why.collected_stacks import Collected, SeenWorker, collected, newest
+from strata.timeline.why.collected_stacks import (
+    Collected,
+    SeenWorker,
+    collected,
+    newest,
+    not_asked,
+)
 from strata.timeline.why.investigation import Answer, Link, LogSearch, in_order, link
 
 BELONGS_NS = 180 * SECOND_NS
@@ -43,8 +49,7 @@ def hang(search: LogSearch, task: str = "", time_ms: float | None = None) -> Ans
     found = collected(search.timeline, search.require(begun, named))
     verdict, why, follows = _verdict(search, found)
     culprits = _culprits(found)
-    others = [each for each in found.workers if each not in culprits]
-    text = f"{verdict}: {'; '.join([*_phrases(culprits, others), why])}"
+    text = f"{verdict}: {'; '.join([*_phrases(found, culprits), why])}"
     reports = [link(record) for each in culprits[:3] for record in each.records[:1]]
     ends = [link(found.ended)] if found.ended is not None else []
     chain = in_order([link(found.begun), *reports, *ends, *(follows[:1])])
@@ -96,12 +101,9 @@ def _ends(search: LogSearch, request: StacksRequested, since_ns: int, end_ns: in
 def _culprits(found: Collected) -> list[SeenWorker]:
     """The workers that the others wait for; empty if the stacks do not tell."""
     workers = found.workers
-    waiting = {each.worker: _exchange_number(each) for each in workers}
-    numbers = [number for number in waiting.values() if number is not None]
-    if numbers:
-        behind = [each for each in workers if waiting[each.worker] != max(numbers)]
-        named = {name for each in workers if each.exchange for name in each.exchange.missing}
-        return behind or [each for each in workers if each.worker in named]
+    if any(_waits(each) for each in workers):
+        behind, named = _behind(workers), _missing(found)
+        return behind + [each for each in named if not each.asked or not behind]
     collective = [each for each in workers if _collective(each)]
     if collective:
         return [each for each in workers if each not in collective]
@@ -110,11 +112,43 @@ def _culprits(found: Collected) -> list[SeenWorker]:
     return suspects or ([each for each in workers if each not in at_barrier] if at_barrier else [])
 
 
-def _exchange_number(worker: SeenWorker) -> tuple[int, int] | None:
-    """The generation and number of the exchange that a worker waits in; None if it does not."""
+def _behind(workers: Sequence[SeenWorker]) -> list[SeenWorker]:
+    """The workers that wait in no exchange, or in an earlier one than others of their group."""
+    newest: dict[tuple[str, int], tuple[int, int]] = {}
+    for worker in workers:
+        if exchange := _waits(worker):
+            group = _group(exchange)
+            newest[group] = max(newest.get(group, (0, 0)), _position(exchange))
+    exchanges = {each.worker: _waits(each) for each in workers}
+    return [
+        worker
+        for worker in workers
+        if not (exchange := exchanges[worker.worker])
+        or _position(exchange) < newest[_group(exchange)]
+    ]
+
+
+def _missing(found: Collected) -> list[SeenWorker]:
+    """The workers that have not arrived according to others, also if they were not asked."""
+    exchanges = [exchange for each in found.workers if (exchange := _waits(each))]
+    names = dict.fromkeys(name for exchange in exchanges for name in exchange.missing)
+    asked = {each.worker: each for each in found.workers}
+    return [asked.get(name) or not_asked(name) for name in names]
+
+
+def _waits(worker: SeenWorker) -> PendingExchange | None:
+    """The exchange that a worker waits in."""
     exchange = worker.exchange
-    if exchange is None or not exchange.pending:
-        return None
+    return exchange if exchange is not None and exchange.pending else None
+
+
+def _group(exchange: PendingExchange) -> tuple[str, int]:
+    """What its number is compared within. Groups of PyTorch are formed anew in each generation;
+    the generations of Strata's own exchanges follow each other."""
+    return exchange.group, exchange.generation if exchange.group else 0
+
+
+def _position(exchange: PendingExchange) -> tuple[int, int]:
     return exchange.generation, exchange.number
 
 
@@ -127,8 +161,9 @@ def _barrier(worker: SeenWorker) -> str:
     return next((each for each in waits if each.startswith("barrier ")), "")
 
 
-def _phrases(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> list[str]:
+def _phrases(found: Collected, culprits: Sequence[SeenWorker]) -> list[str]:
     """Where the ranks are, the ones to look at first."""
+    others = [each for each in found.workers if each not in culprits]
     groups: dict[tuple[bool, str], list[SeenWorker]] = {}
     for late, workers in ((True, culprits), (False, others)):
         for worker in workers:
@@ -136,9 +171,20 @@ def _phrases(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> li
     phrases = [f"{_ranks(who)} {_are(who, doing)}" for (_, doing), who in groups.items()]
     hidden = sum(len(who) for who in list(groups.values())[GROUPS:])
     more = [f"{counted(hidden, 'more rank')} are elsewhere"] if hidden else []
-    alone = ["nobody is missing: the network or the collective library does not proceed"]
-    all_wait = others and not culprits and all(_exchange_number(each) for each in others)
-    return phrases[:GROUPS] + more + (alone if all_wait else [])
+    return phrases[:GROUPS] + more + ([] if culprits else _none_missing(found))
+
+
+def _none_missing(found: Collected) -> list[str]:
+    """That no rank is missing, if all wait in the same exchange and all were asked."""
+    exchanges = [_waits(each) for each in found.workers]
+    if None in exchanges:
+        return []
+    if found.request.left_out:
+        left_out = counted(found.request.left_out, "worker")
+        return [f"a rank that is missing may be among {left_out} that were not asked"]
+    if len({(_group(each), _position(each)) for each in exchanges if each}) > 1:
+        return ["the numbers of different process groups do not tell which rank is missing"]
+    return ["no rank is missing: the network or the collective library does not proceed"]
 
 
 def _doing(worker: SeenWorker) -> str:
@@ -146,11 +192,11 @@ def _doing(worker: SeenWorker) -> str:
     stopped = worker.stacks is not None and worker.stacks.processes[0].state in STOPPED
     if stopped:
         return f"is stopped (SIGSTOP or a debugger) in {worker.place or 'unknown code'}"
-    exchange = worker.exchange
-    if exchange is not None and exchange.pending:
-        if not exchange.number:
+    if exchange := _waits(worker):
+        if exchange.kind == "connect":
             return f"waits until the members of generation {exchange.generation} are connected"
-        return f"waits in {exchange.kind} {exchange.number:,}"
+        group = f" of process group {exchange.group}" if exchange.group else ""
+        return f"waits in {exchange.kind} {exchange.number:,}{group}"
     if _barrier(worker):
         return f"waits at {_barrier(worker)}"
     if _collective(worker):
@@ -172,10 +218,11 @@ def _ranks(who: Sequence[SeenWorker]) -> str:
     """`rank 3`, `ranks 0, 1 and 3 to 7`; workers without a rank by their name."""
     ranks = [each.rank for each in who if each.rank >= 0]
     named = [each.worker for each in who if each.rank < 0]
+    hidden = [counted(len(named) - NAMED, "other worker")] if len(named) > NAMED else []
     if not ranks:
-        return " and ".join(named[:NAMED])
+        return " and ".join(named[:NAMED] + hidden)
     texts = [text for run in _runs(ranks) for text in _run_texts(run)]
-    texts = texts[:NAMED] + (["others"] if len(texts) > NAMED else []) + named[:NAMED]
+    texts = texts[:NAMED] + (["others"] if len(texts) > NAMED else []) + named[:NAMED] + hidden
     listed = " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else texts[0]
     return f"{'rank' if len(ranks) == 1 and not named else 'ranks'} {listed}"
 

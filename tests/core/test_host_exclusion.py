@@ -162,7 +162,11 @@ def test_failures_outside_the_window_do_not_count():
 
 
 def report(world, host="a", **gpu):
-    health = HostHealth(gpus=[GpuHealth(index=3, **gpu)])
+    measured(world, GpuHealth(index=3, **gpu), host=host)
+
+
+def measured(world, *gpus, host="a"):
+    health = HostHealth(gpus=list(gpus))
     incarnation = world.state.agents[host].incarnation
     world.do(ReportHost(agent=host, incarnation=incarnation, health=health))
 
@@ -185,6 +189,22 @@ def test_fault_of_a_gpu_excludes_its_host_once(before, fault, why):
     world.do(IncludeHost(host="a"))
     report(world, **fault)
     assert not world.state.hosts["a"].excluded, "the same fault was known when it was included"
+
+
+def test_gpu_that_is_not_listed_any_more_excludes_its_host():
+    world = world_of("a", "b")
+    measured(world, GpuHealth(index=0), GpuHealth(index=1))
+    assert not world.state.hosts["a"].excluded
+    measured(world, GpuHealth(index=0))
+    assert world.state.hosts["a"].excluded == "GPU 1: the driver does not list it any more"
+
+
+def test_gpu_that_another_reporter_listed_is_no_fault():
+    world = world_of("a", "b")
+    measured(world, GpuHealth(index=0), GpuHealth(index=1))
+    world.state.hosts["a"].reporter = "worker"
+    measured(world, GpuHealth(index=0))
+    assert not world.state.hosts["a"].excluded
 
 
 @pytest.mark.parametrize(

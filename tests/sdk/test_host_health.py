@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 import time
+from ctypes import c_void_p, pointer
+from types import SimpleNamespace
 
 import psutil
+import pynvml
 import pytest
 
 from strata.core.hosts.host_health import GpuHealth, HostHealth, alarm_of
-from strata.sdk.record.gpu_health import GpuProbe
+from strata.sdk.record.gpu_health import GpuProbe, XidEvents
 from strata.sdk.record.host_files import HostFiles
 from strata.sdk.record.host_reporter import HostReporter
 
@@ -147,3 +150,31 @@ def test_one_process_reports_a_host_until_it_ends(tmp_path):
 def test_host_without_a_driver_has_no_gpus():
     probe = GpuProbe(["no-such-gpu"])
     assert probe.read() == []
+
+
+@pytest.mark.parametrize(("waiting", "last"), [([79, 154], 79), ([31, 79, 48], 48), ([31, 13], 13)])
+def test_fatal_xid_is_not_hidden_by_a_later_one(monkeypatch, waiting, last):
+    """Without a GPU there is no driver that reports an Xid, so its three calls are replaced."""
+    gpu = pointer(c_void_p(1))
+    events = [
+        SimpleNamespace(device=gpu, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=xid)
+        for xid in waiting
+    ]
+
+    def wait(events_set, timeout_ms):
+        if not events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        return events.pop(0)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", object)
+    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", lambda *_: None)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    xids = XidEvents([gpu])
+    count = len(events)
+    xids.take()
+    assert xids.of(0) == (count, last)
+    events.append(
+        SimpleNamespace(device=gpu, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
+    )
+    xids.take()
+    assert xids.of(0) == (count + 1, 31), "the next look has its own last error"

@@ -163,7 +163,7 @@ def hosts(
     if not host:
         raise typer.BadParameter(f"name the host: strata hosts {action} HOST")
     if action == "exclude" and not reason:
-        raise typer.BadParameter("say why, for those who see it later: --reason TEXT")
+        raise typer.BadParameter("give the reason, which `strata hosts` shows: --reason TEXT")
     api = reach(url)
     answer = api.post(f"/api/hosts/{host}/{action}", {"reason": reason})
     if as_json:

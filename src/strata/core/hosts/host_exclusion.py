@@ -14,14 +14,15 @@ excludes no host, and a script that fails again and again counts once. The last 
 excluded after failures: nothing shows then that the host is the cause.
 
 Hardware faults. With `exclude_on_gpu_faults` a host is excluded when one of its GPUs stops
-answering, has a further uncorrected ECC error or a further Xid error of `FATAL_XIDS`.
+answering, is not listed any more, has a further uncorrected ECC error or a further Xid error of
+`FATAL_XIDS`.
 """
 
 from typing import Literal, TypeAlias
 
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
-from strata.core.hosts.host_health import HostHealth, new_error
+from strata.core.hosts.host_health import FATAL_XIDS, HostHealth, new_error
 from strata.core.limits import require_text, shortened
 from strata.core.state import Cluster, Host, HostFailure
 from strata.core.task_state import Task
@@ -30,17 +31,6 @@ from strata.core.workers.fencing import require_agent
 from strata.errors import InvalidArgument, NotFound
 
 Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
-
-FATAL_XIDS = {
-    48: "uncorrectable memory error",
-    64: "failed row remapping",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    95: "uncontained memory error",
-    119: "GSP does not answer",
-    120: "GSP error",
-}
-"""Xid errors after which NVIDIA advises to reset or replace the GPU, not only the program."""
 
 MAX_FAILURES = 32
 SCRIPTS_NAMED = 5
@@ -138,7 +128,8 @@ def exclude(d: Decision, c: ExcludeHost) -> None:
     require_text(reason=c.reason)
     if not c.reason.strip():
         raise InvalidArgument(
-            f"no reason to exclude host {c.host!r}", hint="say why, for those who see it later"
+            f"no reason to exclude host {c.host!r}",
+            hint="give the reason, which `strata hosts` and the page Settings show",
         )
     if not is_excluded(d.state, c.host):
         d.record(HostExcluded(host=c.host, reason=c.reason, by="person"), c.cause)
@@ -223,7 +214,7 @@ def _failed_scripts(host: Host, since_ns: int) -> set[str]:
 def exclude_for_fault(
     d: Decision, host: str, before: HostHealth | None, now: HostHealth, cause: str
 ) -> None:
-    """Exclude a host whose GPUs have a new fault since the measurement before."""
+    """Exclude a host whose GPUs have a new fault since the measurement before by its agent."""
     fault = new_fault(before, now)
     if fault and d.state.rules.exclude_on_gpu_faults and not is_excluded(d.state, host):
         d.record(HostExcluded(host=host, reason=fault, by="fault"), cause)
@@ -238,4 +229,5 @@ def new_fault(before: HostHealth | None, now: HostHealth) -> str:
             return f"GPU {gpu.index}: {error.text}"
         if error is not None and error.xid in FATAL_XIDS:
             return f"GPU {gpu.index}: {error.text}, {FATAL_XIDS[error.xid]}"
-    return ""
+    gone = sorted(known.keys() - {gpu.index for gpu in now.gpus})
+    return f"GPU {gone[0]}: the driver does not list it any more" if gone else ""

@@ -15,8 +15,9 @@ class GpuHealth(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `throttle_reasons` are separated by commas, empty if the clocks are not reduced. ECC errors and
     PCIe replays count since the driver was loaded, NVLink errors since the GPU was reset, and Xid
-    errors since the reporter started. PCIe throughput is a mean over 20 ms, NVLink throughput since
-    the measurement before.
+    errors since the reporter started. `last_xid` is the last Xid error; of several that one look
+    finds, the last of `FATAL_XIDS` if there is one. PCIe throughput is a mean over 20 ms, NVLink
+    throughput since the measurement before.
     """
 
     index: int
@@ -96,6 +97,18 @@ def alarm_of(health: HostHealth) -> tuple[object, ...]:
         for card in health.gpus
     ]
     return (health.oom_kills, health.cgroup_oom_kills, health.nic_errors, *cards)
+
+
+FATAL_XIDS = {
+    48: "uncorrectable memory error",
+    64: "failed row remapping",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+}
+"""Xid errors after which NVIDIA advises to reset or replace the GPU, not only the program."""
 
 
 class GpuError(Struct, frozen=True):

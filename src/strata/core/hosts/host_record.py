@@ -77,7 +77,8 @@ def report_host(d: Decision, c: ReportHost) -> None:
     if not _is_due(d, agent.id, c.health):
         return
     known = d.state.hosts.get(agent.id)
-    before = known.health if known is not None else None
+    # A worker that measured this host before may have read other GPUs.
+    before = known.health if known is not None and known.reporter == agent.id else None
     measured = HostMeasured(
         host=agent.id, hostname=agent.hostname, reporter=agent.id, health=c.health
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from strata.core.hosts.host_health import GpuHealth
+from strata.core.hosts.host_health import FATAL_XIDS, GpuHealth
 from strata.sdk.record.gpu_cards import handle_of, present_count, text, visible_cards
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,8 @@ class XidEvents:
                 log.debug("the driver reports no Xid errors of GPU %d: %s", number, error)
 
     def take(self) -> None:
-        """Count the events that wait."""
+        """Count the events that wait; a fatal one is not replaced by one that is not fatal."""
+        fatal: set[int] = set()
         for _ in range(MAX_XIDS if self._counts else 0):
             event = _asked(pynvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
@@ -213,7 +214,11 @@ class XidEvents:
             number = self._numbers.get(_address(event.device))
             if number in self._counts and event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 self._counts[number] += 1
-                self._last[number] = int(event.eventData)
+                xid = int(event.eventData)
+                if xid in FATAL_XIDS:
+                    fatal.add(number)
+                if xid in FATAL_XIDS or number not in fatal:
+                    self._last[number] = xid
 
     def of(self, number: int) -> tuple[int | None, int | None]:
         """The number of Xid errors of a GPU, and the last one."""

@@ -9,6 +9,7 @@ from strata.core.hosts.host_exclusion import (
     HostExcluded,
     HostIncluded,
     IncludeHost,
+    ReportSelfTest,
 )
 from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import ReportHost
@@ -130,6 +131,16 @@ def test_last_usable_host_is_not_excluded_after_failures():
     for entry in ("one.py", "two.py", "three.py", "four.py"):
         fail_on(world, "a", entry)
     assert not world.state.hosts["a"].excluded
+
+
+def test_self_test_that_fails_everywhere_leaves_one_host():
+    world = world_of("a", "b")
+    for host in ("a", "b"):
+        incarnation = world.state.agents[host].incarnation
+        reason = "disk: 16 MB cannot be written"
+        world.do(ReportSelfTest(agent=host, incarnation=incarnation, task="t", reason=reason))
+    [excluded] = world.facts(HostExcluded)
+    assert (excluded.host, excluded.by) == ("a", "self-test")
 
 
 def test_failure_that_takes_other_workers_with_it_counts_for_the_first_host():

@@ -1,8 +1,9 @@
 """The self-test of a host: memory, arithmetic, disk, GPUs, and the way to the coordinator.
 
 Run as a program with the coordinator's host and port and a folder. It prints one line for each part
-and exits with 1 at the first one that failed. What cannot be tested here says so and is no failure:
-GPUs without torch, and what no time is left for.
+and exits with `FAILED` at the first one that failed. What cannot be tested here says so and is no
+failure: GPUs without torch, what no time is left for, and a coordinator that does not answer,
+because it may be restarting.
 """
 
 import hashlib
@@ -10,12 +11,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pynvml  # type: ignore[import-untyped]
 
-from strata.sdk.record.gpu_cards import visible_cards
+from strata.sdk.record.gpu_cards import handle_of, present_count, visible_cards
 
 MEMORY_BYTES = 128 * 2**20
 DISK_BYTES = 16 * 2**20
@@ -24,9 +27,12 @@ PRODUCT_DIGEST = "ed914bbe0d5f7198"
 """Of the product of two matrices of small integers, which every number format holds exactly."""
 
 PATTERNS = (0x00, 0xFF, 0x55, 0xAA)
-CONNECT_S = 5.0
+RETRY_S = 0.25
 ENOUGH_S = 7.0
-"""No further part is started after this time."""
+"""No further part is started, and no connection is tried again, after this time."""
+
+FAILED = 3
+"""The exit code of a failed part; Python exits with 1 or 2 when the test itself cannot run."""
 
 
 class SelfTestFailure(Exception):
@@ -88,26 +94,36 @@ def disk(folder: Path) -> str:
     return f"{DISK_BYTES >> 20} MB written and read back"
 
 
-def network(host: str, port: int) -> str:
-    """Connect to the coordinator."""
-    began_s = time.monotonic()
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except OSError as error:
-        raise SelfTestFailure(f"cannot connect to {host}:{port}: {error}") from error
-    return f"connected to the coordinator in {(time.monotonic() - began_s) * 1000:.1f} ms"
+def network(host: str, port: int, until_s: float) -> str:
+    """Connect to the coordinator; try again until a time of the monotonic clock."""
+    while True:
+        began_s = time.monotonic()
+        try:
+            socket.create_connection((host, port), max(until_s - began_s, RETRY_S)).close()
+        except OSError as error:
+            if time.monotonic() + RETRY_S >= until_s:
+                return f"not tested: cannot connect to {host}:{port}: {error}"
+            time.sleep(RETRY_S)
+        else:
+            return f"connected to the coordinator in {(time.monotonic() - began_s) * 1000:.1f} ms"
 
 
 def gpus() -> str:
     """Multiply the matrices on each GPU."""
-    if not visible_cards():
+    cards = visible_cards()
+    if not cards:
         return "not tested: there is none"
     try:
         import torch
     except ImportError:
         return "not tested: torch is not installed"
+    if torch.version.cuda is None:
+        return "not tested: this torch is built without CUDA"
+    found = torch.cuda.device_count()
+    if found < (1 if partitioned(cards) else len(cards)):
+        raise SelfTestFailure(f"CUDA finds {found} of {len(cards)} GPUs ({', '.join(cards)})")
     left, right = factors()
-    for number in range(torch.cuda.device_count()):
+    for number in range(found):
         try:
             device = torch.device("cuda", number)
             # float32 may use TF32, which rounds; float64 does not.
@@ -117,18 +133,31 @@ def gpus() -> str:
             require_product(product.cpu().numpy(), f"GPU {number}")
         except RuntimeError as error:
             raise SelfTestFailure(f"GPU {number}: {error}") from error
-    return f"a matrix product on {torch.cuda.device_count()} GPUs has the expected digest"
+    return f"a matrix product on {found} GPUs has the expected digest"
+
+
+def partitioned(cards: list[str]) -> bool:
+    """Whether a GPU is divided by MIG: a process then sees one part of one GPU."""
+    if any(name.startswith("MIG-") for name in cards):
+        return True
+    for name in cards if present_count() else ():
+        try:
+            if pynvml.nvmlDeviceGetMigMode(handle_of(name))[0]:
+                return True
+        except pynvml.NVMLError:
+            continue  # a model without MIG, or a GPU that does not exist
+    return False
 
 
 def main(host: str, port: str, folder: str) -> int:
     """Run all parts; returns the exit code."""
     began_s = time.monotonic()
-    parts = {
-        "network": lambda: network(host, int(port)),
+    parts: dict[str, Callable[[], str]] = {
         "disk": lambda: disk(Path(folder)),
         "arithmetic": arithmetic,
         "memory": memory,
         "GPUs": gpus,
+        "network": lambda: network(host, int(port), began_s + ENOUGH_S),
     }
     for name, part in parts.items():
         if time.monotonic() - began_s > ENOUGH_S:
@@ -138,7 +167,7 @@ def main(host: str, port: str, folder: str) -> int:
             print(f"{name}: {part()}", flush=True)
         except SelfTestFailure as failure:
             print(f"{name}: {failure}", flush=True)
-            return 1
+            return FAILED
     return 0
 
 

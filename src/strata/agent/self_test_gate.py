@@ -1,7 +1,8 @@
 """Runs the self-test of this host before the first worker of each task.
 
-A host that fails is reported to the coordinator, which excludes it; the workers that wait are
-reported as not started, and are placed on other hosts.
+A host on which a part of the test failed is reported to the coordinator, which excludes it; the
+workers that wait are reported as not started, and are placed on other hosts. A test that cannot run
+or does not end in time says nothing about the hardware: it is a warning, and the workers start.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import logging
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
+
+from strata.agent.host_self_test import FAILED
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +66,14 @@ class SelfTestGate:
                 *self._command, stdout=pipe, stderr=asyncio.subprocess.STDOUT
             )
         except OSError as error:
-            return f"the self-test cannot be started: {error}"
+            log.warning("this host is not tested: the self-test cannot be started: %s", error)
+            return ""
         try:
             async with asyncio.timeout(LIMIT_S):
                 output, _ = await child.communicate()
         except TimeoutError:
-            return f"it did not end within {LIMIT_S:g} s"
+            log.warning("this host is not tested: the self-test did not end in %g s", LIMIT_S)
+            return ""
         finally:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -77,7 +82,8 @@ class SelfTestGate:
         lines = output.decode("utf-8", "replace").strip().splitlines()
         for line in lines:
             log.info("self-test: %s", line)
-        if child.returncode == 0:
-            return ""
-        last = lines[-1] if lines else f"exit code {child.returncode}"
-        return last[:MAX_REASON]
+        if child.returncode == FAILED and lines:
+            return lines[-1][:MAX_REASON]
+        if child.returncode:
+            log.warning("this host is not tested: the self-test ended with %d", child.returncode)
+        return ""

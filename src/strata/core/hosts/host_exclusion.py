@@ -11,7 +11,8 @@ the other workers with it. The loss of a whole host, SIGTERM and SIGINT do not c
 A host is excluded after failures when, within `exclude_window_s`, at least `exclude_after_scripts`
 different scripts failed there that failed on no other host. So a script that fails everywhere
 excludes no host, and a script that fails again and again counts once. The last usable host is never
-excluded after failures: nothing shows then that the host is the cause.
+excluded after failures or a failed self-test: its tasks would wait without end, and a common cause,
+such as a full network disk, would exclude every host.
 
 Hardware faults. With `exclude_on_gpu_faults` a host is excluded when one of its GPUs stops
 answering, is not listed any more, has a further uncorrected ECC error or a further Xid error of
@@ -137,9 +138,9 @@ def exclude(d: Decision, c: ExcludeHost) -> None:
 
 @decides(ReportSelfTest)
 def report_self_test(d: Decision, c: ReportSelfTest) -> None:
-    """Exclude a host that failed its self-test."""
+    """Exclude a host that failed its self-test, unless it is the last usable one."""
     require_agent(d.state, c.agent, c.incarnation)
-    if not is_excluded(d.state, c.agent):
+    if not is_excluded(d.state, c.agent) and _another_is_usable(d.state, c.agent):
         reason = shortened(f"the self-test before {c.task} failed: {c.reason}")
         d.record(HostExcluded(host=c.agent, reason=reason, by="self-test"), c.cause)
 
@@ -157,6 +158,14 @@ def is_excluded(state: Cluster, host: str) -> bool:
     """Whether no worker is placed on a host."""
     known = state.hosts.get(host)
     return known is not None and bool(known.excluded)
+
+
+def _another_is_usable(state: Cluster, host: str) -> bool:
+    """Whether workers can be placed on another host."""
+    return any(
+        agent.up and agent.id != host and not is_excluded(state, agent.id)
+        for agent in state.agents.values()
+    )
 
 
 def _require_known(state: Cluster, host: str) -> None:
@@ -194,11 +203,9 @@ def _judge(d: Decision, host: str, cause: str) -> None:
     others = (each for each in state.hosts.values() if each.id != host)
     for other in others:
         scripts -= _failed_scripts(other, since_ns)
-    usable = any(
-        agent.up and agent.id != host and not is_excluded(state, agent.id)
-        for agent in state.agents.values()
-    )
-    if len(scripts) < rules.exclude_after_scripts or is_excluded(state, host) or not usable:
+    if len(scripts) < rules.exclude_after_scripts or is_excluded(state, host):
+        return
+    if not _another_is_usable(state, host):
         return
     named = ", ".join(sorted(scripts)[:SCRIPTS_NAMED])
     reason = shortened(

@@ -1,4 +1,4 @@
-"""The health of hosts in the log: every host is recorded, many hosts less often, alarms at once."""
+"""The recorded health of hosts: each of many hosts less often, urgent changes at once."""
 
 from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import MEASUREMENTS_PER_S, HostMeasured, ReportHost
@@ -43,10 +43,28 @@ def test_all_hosts_together_record_a_bounded_number_of_measurements():
     assert all(recorded.count(host) == ROUNDS for host in HOSTS)
 
 
-def test_alarming_change_is_recorded_at_once():
+def test_counter_that_rises_all_the_time_is_recorded_once_a_minute():
+    hosts = [f"host-{number}" for number in range(100)]
+    world = world_of(hosts)
+    for host in hosts:
+        report(world, host)
+    recorded = sum(len(report(world, hosts[0], ecc_corrected=n)) for n in range(1, 181))
+    assert recorded == 3, "each report takes a second"
+
+
+def test_throttling_that_starts_and_ends_all_the_time_is_recorded_at_its_first_start():
+    world = world_of(HOSTS)
+    for host in HOSTS:
+        report(world, host, throttle_reasons="")
+    assert report(world, HOSTS[0], throttle_reasons="hw_thermal")
+    assert not report(world, HOSTS[0], throttle_reasons="")
+    assert not report(world, HOSTS[0], throttle_reasons="hw_thermal")
+
+
+def test_urgent_change_is_recorded_at_once():
     world = world_of(HOSTS)
     for host in HOSTS:
         assert report(world, host)
     assert not report(world, HOSTS[-1])
-    assert report(world, HOSTS[-1], ecc_corrected=1)
-    assert not report(world, HOSTS[-1], ecc_corrected=1)
+    assert report(world, HOSTS[-1], ecc_uncorrected=1)
+    assert not report(world, HOSTS[-1], ecc_uncorrected=1)

@@ -12,7 +12,7 @@ import psutil
 import pynvml
 import pytest
 
-from strata.core.hosts.host_health import GpuHealth, HostHealth, alarm_of
+from strata.core.hosts.host_health import GpuHealth, HostHealth, is_urgent
 from strata.sdk.record.gpu_health import GpuProbe, XidEvents
 from strata.sdk.record.host_files import HostFiles
 from strata.sdk.record.host_reporter import HostReporter
@@ -98,22 +98,25 @@ def measured(**gpu):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "alarms"),
+    ("before", "after", "urgent"),
     [
         (HostHealth(oom_kills=1), HostHealth(oom_kills=2), True),
         (HostHealth(cgroup_oom_kills=1), HostHealth(cgroup_oom_kills=2), True),
-        (HostHealth(nic_errors=0), HostHealth(nic_errors=1), True),
+        (HostHealth(nic_errors=0), HostHealth(nic_errors=1), False),
         (HostHealth(load_1m=1.0), HostHealth(load_1m=9.0), False),
         (measured(ecc_uncorrected=0), measured(ecc_uncorrected=1), True),
         (measured(xid_errors=0), measured(xid_errors=1, last_xid=79), True),
         (measured(), measured(lost=True), True),
+        (measured(ecc_corrected=0), measured(ecc_corrected=1), False),
+        (measured(nvlink_errors=0), measured(nvlink_errors=1), False),
         (measured(throttle_reasons=""), measured(throttle_reasons="hw_thermal"), True),
+        (measured(throttle_reasons="hw_thermal"), measured(throttle_reasons=""), False),
         (measured(throttle_reasons=""), measured(throttle_reasons="idle,sw_power_cap"), False),
         (measured(power_watts=90.0), measured(power_watts=700.0), False),
     ],
 )
-def test_change_of_an_alarming_figure_is_reported_at_once(before, after, alarms):
-    assert (alarm_of(before) != alarm_of(after)) == alarms
+def test_urgent_change_is_reported_at_once(before, after, urgent):
+    assert is_urgent(before, after) == urgent
 
 
 def test_reporter_reports_at_its_interval(tmp_path):

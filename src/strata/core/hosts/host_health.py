@@ -82,21 +82,31 @@ HARD_THROTTLING = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "sw_
 step."""
 
 
-def alarm_of(health: HostHealth) -> tuple[object, ...]:
-    """The fields whose change is reported at once."""
-    cards = [
-        (
-            card.index,
-            card.lost,
-            card.ecc_corrected,
-            card.ecc_uncorrected,
-            card.xid_errors,
-            card.nvlink_errors,
-            HARD_THROTTLING.intersection((card.throttle_reasons or "").split(",")),
-        )
+def is_urgent(before: HostHealth, now: HostHealth) -> bool:
+    """Whether a change is reported at once: OOM kills, a lost GPU, uncorrected ECC errors, Xid
+    errors, and the start of throttling. Its end is not, so throttling that flaps is reported once
+    for each regular report."""
+    return _errors(before) != _errors(now) or not _throttling(now) <= _throttling(before)
+
+
+def _errors(health: HostHealth) -> tuple[object, ...]:
+    cards = ((card.index, card.lost, card.ecc_uncorrected, card.xid_errors) for card in health.gpus)
+    return (health.oom_kills, health.cgroup_oom_kills, *cards)
+
+
+def _throttling(health: HostHealth) -> set[int]:
+    """The GPUs whose clocks are reduced for a reason that hints at a fault."""
+    return {
+        card.index
         for card in health.gpus
-    ]
-    return (health.oom_kills, health.cgroup_oom_kills, health.nic_errors, *cards)
+        if HARD_THROTTLING.intersection((card.throttle_reasons or "").split(","))
+    }
+
+
+def rising_errors(health: HostHealth) -> tuple[object, ...]:
+    """Counters of corrected errors. They may rise all the time, so they are not urgent."""
+    cards = ((card.index, card.ecc_corrected, card.nvlink_errors) for card in health.gpus)
+    return (health.nic_errors, *cards)
 
 
 FATAL_XIDS = {

@@ -5,27 +5,30 @@ reports it. At most `MAX_HOSTS` are kept: a further one replaces the one with th
 
 All hosts together record `MEASUREMENTS_PER_S` on average, so that a cluster of thousands of hosts
 does not fill the log: the more hosts there are, the longer is the time between two measurements of
-one host. An alarming change is recorded at once.
+one host. Two changes are recorded earlier: an urgent one at once, and a rising counter of corrected
+errors after `RISING_NS` at the latest.
 """
 
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.hosts.host_exclusion import SECOND_NS, exclude_for_fault
-from strata.core.hosts.host_health import HostHealth, alarm_of
+from strata.core.hosts.host_health import HostHealth, is_urgent, rising_errors
 from strata.core.limits import require_name
 from strata.core.state import Cluster, Host
 from strata.core.workers.fencing import WorkerCommand, require_agent
 
 MAX_HOSTS = 10_000
 MEASUREMENTS_PER_S = 1
+RISING_NS = 60 * SECOND_NS
 
 
 class HostMeasured(Fact, frozen=True, kw_only=True):
     """The health of a host, measured by its agent or, without one, by a worker there.
 
-    It is recorded every `resource_interval_s`, less often in a cluster of many hosts, and at once
-    when an alarming figure changed: lost GPUs, ECC, Xid and NVLink errors, thermal throttling, OOM
-    kills, network errors.
+    It is recorded every `resource_interval_s`, less often in a cluster of many hosts. It is
+    recorded at once when a GPU is lost or has an uncorrected ECC error or an Xid error, when
+    thermal throttling starts, and after an OOM kill. While corrected ECC errors, NVLink errors or
+    network errors rise, a host of a large cluster records one measurement a minute.
     """
 
     sentence = "{reporter} measured the health of host {host}"
@@ -100,9 +103,12 @@ def report_host_of_worker(d: Decision, c: ReportHostOfWorker) -> None:
 
 
 def _is_due(d: Decision, host: str, health: HostHealth) -> bool:
-    """Whether to record a measurement: it shows an alarming change, or the last one is old."""
+    """Whether to record a measurement: it shows an urgent change, or the last one is old."""
     known = d.state.hosts.get(host)
-    if known is None or known.health is None or alarm_of(known.health) != alarm_of(health):
+    if known is None or known.health is None or is_urgent(known.health, health):
         return True
     age_ns = d.now.wall_ns - known.measured_ns
-    return not 0 <= age_ns < len(d.state.hosts) * SECOND_NS // MEASUREMENTS_PER_S
+    period_ns = len(d.state.hosts) * SECOND_NS // MEASUREMENTS_PER_S
+    if rising_errors(known.health) != rising_errors(health):
+        period_ns = min(period_ns, RISING_NS)
+    return not 0 <= age_ns < period_ns

@@ -1,4 +1,4 @@
-"""Decides when the health of this host is due: at an interval, and when an alarming figure changed.
+"""Decides when the health of this host is due: at an interval, and after an urgent change.
 
 One process of a host reports it: its agent, or on a host without an agent the worker that holds a
 lock file; when that worker ends, another one takes the lock. A look is taken every `LOOK_S` and
@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from strata.core.hosts.host_health import HostHealth, alarm_of
+from strata.core.hosts.host_health import HostHealth, is_urgent
 from strata.sdk.record.gpu_health import GpuProbe
 from strata.sdk.record.host_files import HostFiles
 
@@ -31,7 +31,7 @@ class HostReporter:
         self._lock: int | None = None
         self._files: HostFiles | None = None
         self._gpus: GpuProbe | None = None
-        self._alarm: tuple[object, ...] | None = None
+        self._reported: HostHealth | None = None
         self._next_look_s = self._next_report_s = 0.0
 
     def due(self) -> HostHealth | None:
@@ -46,10 +46,10 @@ class HostReporter:
             self._files, self._gpus = HostFiles(self._path), GpuProbe()
         is_due = now_s >= self._next_report_s
         health = self._files.read(self._gpus.read(pcie_throughput=is_due))
-        alarm = alarm_of(health)
-        if not is_due and alarm == self._alarm:
+        before = self._reported
+        if not is_due and before is not None and not is_urgent(before, health):
             return None
-        self._next_report_s, self._alarm = now_s + self._interval_s, alarm
+        self._next_report_s, self._reported = now_s + self._interval_s, health
         return health
 
     def close(self) -> None:

@@ -2,11 +2,16 @@
 one delivery after a restart, no secrets in what is recorded, and an engine that never waits."""
 
 import asyncio
+import socket
+import threading
 
 import httpx
 import pytest
 
+from strata.config import Settings
 from strata.coordinator.alerts import delivery
+from strata.coordinator.alerts.channels import ChannelError, Webhook
+from strata.coordinator.alerts.messages import test_message as message_of_test
 from strata.core.alerts.alert_record import (
     AlertDelivered,
     AlertDeliveryFailed,
@@ -169,10 +174,33 @@ def test_test_message_says_for_each_channel_what_happened(tmp_path):
     ("settings", "said"),
     [
         ({"alert_webhook": "hooks.example.org/x"}, "alert_webhook is not an http or https URL"),
+        ({"alert_webhook": "http://h.example/s3cret x"}, "alert_webhook is not a valid URL"),
+        ({"alert_webhook": "http://h.example/s3cret\x7f"}, "alert_webhook is not a valid URL"),
+        ({"alert_webhook": "http://u:s3cret@h.example:x/"}, "alert_webhook is not a valid URL"),
+        ({"alert_webhook": "http://[s3cret/"}, "alert_webhook is not a valid URL"),
         ({"alert_email_to": "a@example.org"}, "needs a mail server"),
         ({"alerts_off": "no_step, lost_loss"}, "unknown rules: lost_loss"),
     ],
 )
 def test_wrong_setting_is_an_error_at_the_start(tmp_path, settings, said):
-    with pytest.raises(SettingError, match=said), coordinator(tmp_path, **settings):
+    with pytest.raises(SettingError, match=said) as raised, coordinator(tmp_path, **settings):
         pass
+    assert "s3cret" not in f"{raised.value} {raised.value.hint}"
+
+
+def test_invalid_http_response_is_named_by_its_type_without_its_text():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"/s3cret
+
+")
+
+        threading.Thread(target=answer, daemon=True).start()
+        channel = Webhook(Settings(alert_webhook=f"http://127.0.0.1:{server.getsockname()[1]}/x"))
+        with pytest.raises(ChannelError) as raised:
+            channel.send(message_of_test("c", 1))
+    assert str(raised.value) == "127.0.0.1: BadStatusLine"

@@ -61,16 +61,10 @@ class Webhook:
 
     def __init__(self, settings: Settings) -> None:
         url = settings.alert_webhook
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingError(
-                "alert_webhook is not an http or https URL",
-                hint="set it to the URL that the receiving service shows",
-            )
-        self.target = parts.hostname
+        self.target = _host_of(url)
         self._url = url
         self._form = form_of(url, settings.alert_webhook_format)
-        self._opener = _opener(parts.hostname, settings.alert_ca)
+        self._opener = _opener(self.target, settings.alert_ca)
 
     def send(self, message: Message) -> None:
         """Post a message."""
@@ -90,8 +84,11 @@ class Webhook:
                 raise ChannelError(f"HTTP {error.code} {reason}".strip(), wait_s) from None
         except URLError as error:
             raise ChannelError(f"{self.target}: {_plain(error.reason)}") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except OSError as error:
             raise ChannelError(f"{self.target}: {_plain(error)}") from None
+        except (http.client.HTTPException, ValueError) as error:
+            # Their text may contain the URL.
+            raise ChannelError(f"{self.target}: {type(error).__name__}") from None
 
 
 class Email:
@@ -156,6 +153,22 @@ def channels_of(settings: Settings) -> list[Channel]:
     if settings.alert_email_to:
         found.append(Email(settings))
     return found
+
+
+def _host_of(url: str) -> str:
+    """The host of a webhook's URL; raises `SettingError`, without the URL, if it is not valid."""
+    hint = "set it to the URL that the receiving service shows"
+    invalid = SettingError("alert_webhook is not a valid URL", hint=hint)
+    if not all("!" <= character <= "~" for character in url):
+        raise invalid
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError if it is no port
+    except ValueError:
+        raise invalid from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingError("alert_webhook is not an http or https URL", hint=hint)
+    return parts.hostname
 
 
 def _opener(host: str, ca: str) -> OpenerDirector:

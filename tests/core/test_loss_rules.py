@@ -69,12 +69,44 @@ def test_loss_of_one_step_that_is_not_finite_is_found_and_ends_with_finite_ones(
     assert found.causes == ("w-0.1.1",)
     assert found.evidence["step"] == 1
     losses.log(*noise(9))
-    assert losses.ended == ["the last 10 losses are finite, up to step 11"]
+    assert losses.ended == ["the last 10 values of loss are finite, up to step 11"]
 
 
 def test_metric_that_is_not_finite_is_found_on_any_worker():
     losses = Losses().log(math.nan, leader=False, name="val_loss")
     assert "val_loss of t is NaN at step 0" in losses.found[0].text
+
+
+def test_alert_about_a_metric_ends_when_that_metric_is_finite_again():
+    losses = Losses().log(math.nan, name="val_loss")
+    losses.log(*noise(30))
+    assert losses.ended == []
+    losses.log(*noise(10), name="val_loss")
+    assert losses.ended == ["the last 10 values of val_loss are finite, up to step 40"]
+    losses.log(math.nan, name="train_loss").log(*noise(10), name="train_loss")
+    assert len(losses.ended) == 2
+
+
+def test_alert_about_two_metrics_ends_when_both_are_finite_again():
+    losses = Losses().log(math.nan).log(math.nan, name="val_loss").log(*noise(10), name="val_loss")
+    assert losses.ended == []
+    losses.log(*noise(10))
+    assert losses.ended == ["the last 10 values of loss are finite, up to step 21"]
+
+
+def test_alert_about_a_metric_ends_by_that_metric_after_a_restart():
+    found = Losses().log(math.nan, name="val_loss").found[0]
+    after = Losses()
+    after.rules.adopt(recorded(found))
+    after.conditions.adopt(recorded(found), 0)
+    after.log(*noise(30))
+    assert after.ended == []
+    after.log(*noise(10), name="val_loss")
+    assert len(after.ended) == 1
+
+
+def test_rounding_error_after_losses_of_zero_is_no_spike():
+    assert Losses().log(*[0.0] * 300).log(1e-12, 1e-12, 1e-12).raised == []
 
 
 def test_spike_is_found_at_its_third_step_and_ends_when_the_loss_is_back():

@@ -1,16 +1,17 @@
 """Rules on the loss: not finite, spike, plateau.
 
 Each is about a task. A NaN or infinity is looked for in the loss and in every metric with "loss" in
-its name, of all workers. Spike and plateau follow the loss of one worker of the task, rank 0, in
-the order of steps; what a rollback undid is forgotten.
+its name, of all workers. It ends when the last `FINITE_AGAIN` values that rank 0 logged of each
+such metric are finite, or with the task. Spike and plateau follow the loss of one worker of the
+task, rank 0, in the order of steps; what a rollback undid is forgotten.
 
 *Spike.* The last `SPIKE_STEPS` losses are each above every loss of the window, and above its median
 by `spike_deviations` standard deviations. The window is the `WINDOW` losses before these, at least
 `LEAST`; the deviation is 1.4826 times the median absolute deviation, and at least `LEAST_SPREAD` of
-the median. If the losses were independent draws of any one distribution, three in a row would be
-above the 200 before them once in 1.4 million steps, so noise alone rarely raises it, and one bad
-batch never does. It ends when as many losses in a row are below the limit again, or when the loss
-has stayed at the new level for `WINDOW` steps.
+the median and `LEAST_DEVIATION`. If the losses were independent draws of any one distribution,
+three in a row would be above the 200 before them once in 1.4 million steps, so noise alone rarely
+raises it, and one bad batch never does. It ends when as many losses in a row are below the limit
+again, or when the loss has stayed at the new level for `WINDOW` steps.
 
 *Plateau.* The losses of the run so far are kept as medians of equal blocks of steps. The median of
 the last eighth of the run is compared with that of the eighth before its middle. It is a plateau if
@@ -39,10 +40,12 @@ WINDOW = 200
 LEAST = 50
 SPIKE_STEPS = 3
 LEAST_SPREAD = 0.01
+LEAST_DEVIATION = 1e-9
 FINITE_AGAIN = 10
 BLOCKS = 64
 PLATEAU_SHARE = 0.01
 MAX_SERIES = 10_000
+MAX_METRICS = 100
 
 
 class LossSample(Struct, frozen=True, gc=False):
@@ -66,11 +69,13 @@ class LossRules:
         self._conditions = conditions
         self._limits = thresholds
         self._series: dict[str, LossSeries] = {}
-        self._finite: dict[str, int] = {}
+        self._finite: dict[str, dict[str, int]] = {}
         self._began: dict[str, tuple[int, str]] = {}
 
     def adopt(self, alert: Alert) -> None:
-        """Continue with an open alert after a restart: follow its spike with the same limit."""
+        """Continue with an open alert after a restart: its metric, or its spike and limit."""
+        if alert.rule == NOT_FINITE:
+            self._finite[alert.task] = {str(alert.evidence.get("metric", "loss")): 0}
         if alert.rule == SPIKE:
             numbers = {
                 name: float(value)
@@ -85,7 +90,7 @@ class LossRules:
                 median=numbers["median"],
                 top=numbers["highest_before"],
                 limit=numbers["limit"],
-                told=True,
+                reported=True,
             )
 
     def forget(self, task: str) -> None:
@@ -98,15 +103,18 @@ class LossRules:
         """Judge one loss."""
         if not math.isfinite(sample.value):
             self._not_finite(sample, now_ns)
-        elif sample.leader and sample.name == "loss":
+        elif sample.leader:
             self._finite_again(sample)
-            self._judge_series(sample, now_ns)
+            if sample.name == "loss":
+                self._judge_series(sample, now_ns)
 
     def _not_finite(self, sample: LossSample, now_ns: int) -> None:
         if not self._limits.on(NOT_FINITE):
             return
         shown = "NaN" if math.isnan(sample.value) else "infinite"
-        self._finite[sample.task] = 0
+        finite = self._finite.setdefault(sample.task, {})
+        if sample.name in finite or len(finite) < MAX_METRICS:
+            finite[sample.name] = 0
         subject = f"task:{sample.task}"
         if not self._conditions.holds(NOT_FINITE, subject):
             self._began[sample.task] = (sample.step, sample.ref)
@@ -133,13 +141,20 @@ class LossRules:
         )
 
     def _finite_again(self, sample: LossSample) -> None:
-        subject = f"task:{sample.task}"
-        if not self._conditions.holds(NOT_FINITE, subject):
+        """Count finite values; the alert ends when every metric that was not finite is again."""
+        finite = self._finite.get(sample.task, {})
+        if sample.name not in finite:
             return
-        count = self._finite[sample.task] = self._finite.get(sample.task, 0) + 1
-        if count >= FINITE_AGAIN:
-            reason = f"the last {count} losses are finite, up to step {sample.step}"
-            self._conditions.end(NOT_FINITE, subject, reason, (sample.ref,))
+        finite[sample.name] += 1
+        if finite[sample.name] < FINITE_AGAIN:
+            return
+        del finite[sample.name]
+        if not finite:
+            reason = (
+                f"the last {FINITE_AGAIN} values of {sample.name} are finite, "
+                f"up to step {sample.step}"
+            )
+            self._conditions.end(NOT_FINITE, f"task:{sample.task}", reason, (sample.ref,))
 
     def _judge_series(self, sample: LossSample, now_ns: int) -> None:
         series = self._series.get(sample.task)
@@ -162,8 +177,8 @@ class LossRules:
         if spike.ended:
             series.spike = None
             self._conditions.end(SPIKE, subject, spike.ended, (sample.ref,))
-        elif not spike.told:
-            spike.told = True
+        elif not spike.reported:
+            spike.reported = True
             self._conditions.hold(
                 Finding(
                     rule=SPIKE,
@@ -231,7 +246,7 @@ class Spike(Struct):
     limit: float
     losses: int = 0
     below: int = 0
-    told: bool = False
+    reported: bool = False
     ended: str = ""
 
 
@@ -290,7 +305,7 @@ class LossSeries:
             return None
         middle = median(losses)
         spread = 1.4826 * median(abs(loss - middle) for loss in losses)
-        limit = middle + self._deviations * max(spread, LEAST_SPREAD * abs(middle))
+        limit = middle + self._deviations * max(spread, LEAST_SPREAD * abs(middle), LEAST_DEVIATION)
         if lowest <= limit:
             return None
         first = self._newest[0]

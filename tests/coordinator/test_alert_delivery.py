@@ -195,9 +195,7 @@ def test_invalid_http_response_is_named_by_its_type_without_its_text():
             connection, _ = server.accept()
             with connection:
                 connection.recv(65_536)
-                connection.sendall(b"/s3cret
-
-")
+                connection.sendall(b"/s3cret\n\n")
 
         threading.Thread(target=answer, daemon=True).start()
         channel = Webhook(Settings(alert_webhook=f"http://127.0.0.1:{server.getsockname()[1]}/x"))

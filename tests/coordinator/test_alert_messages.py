@@ -53,6 +53,15 @@ def test_discord_gets_an_embed_that_mentions_nobody():
     assert len(body["content"]) < 2_000
 
 
+def test_message_of_an_expired_alert_says_closed_and_has_no_check_mark():
+    expired = alert(resolved_ns=1_700_003_600_000_000_000, resolution="after 1 h", expired=True)
+    message = message_of(expired, "c")
+    assert message.event == "alert.closed"
+    body = json.loads(webhook_body(message, "discord"))
+    assert body["content"].startswith("❌ [closed] task_failed: t failed:")
+    assert body["embeds"][0]["description"].startswith("closed: after 1 h")
+
+
 def test_long_text_is_cut_to_what_every_channel_takes():
     body = json.loads(webhook_body(message_of(alert(text="x" * 4_000), "c"), "discord"))
     assert len(body["content"]) < 2_000

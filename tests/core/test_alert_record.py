@@ -97,6 +97,45 @@ def test_open_alerts_are_limited_and_the_limit_is_recorded():
     assert [fact.limit for fact in world.facts(LimitHit)] == ["open alerts"]
 
 
+def test_resolved_alerts_with_pending_messages_are_kept_longer():
+    world = World()
+    subjects = [f"task:{number}" for number in range(MAX_RESOLVED + 1)]
+    record(
+        world,
+        *(
+            finding(subject, severity=each)
+            for subject, each in zip(
+                subjects, ["error", "info", *["error"] * MAX_RESOLVED], strict=False
+            )
+        ),
+    )
+    record(world, *map(ending, subjects))
+    assert "alert-1" in world.state.alerts
+    assert "alert-2" not in world.state.alerts
+    assert world.facts(AlertDeliveryFailed) == []
+
+
+def test_pending_message_of_an_alert_that_is_no_longer_kept_is_recorded_as_failed():
+    world = World()
+    subjects = [f"task:{number}" for number in range(MAX_RESOLVED + 1)]
+    record(world, *map(finding, subjects))
+    record(world, *map(ending, subjects))
+    failed = world.one(AlertDeliveryFailed)
+    assert (failed.alert, failed.channel, failed.moment) == ("alert-1", "webhook", "resolved")
+    assert "alert-1" not in world.state.alerts
+    assert len(world.state.alerts) == MAX_RESOLVED
+
+
+def test_alert_that_expires_sends_no_second_message():
+    world = World()
+    record(world, finding())
+    deliver(world)
+    expired = Ending(rule="no_step", subject="task:t", reason="no longer shown", expired=True)
+    record(world, expired)
+    assert not world.state.alerts["alert-1"].open
+    assert world.state.alerts["alert-1"].pending == []
+
+
 def test_newest_resolved_alerts_are_kept():
     world = World()
     subjects = [f"task:{number}" for number in range(MAX_RESOLVED + 3)]

@@ -327,6 +327,15 @@ def test_failed_task_is_found_and_its_other_alerts_end_with_it():
     assert run.ended[1:] == ["the task is queued again"]
 
 
+def test_alert_of_a_failed_task_expires_after_an_hour():
+    run = Run(no_step_s=10_000)
+    run.change("failed")
+    run.wait(3_610)
+    ending = run.found[-1]
+    assert ending.expired
+    assert ending.reason == "no longer shown after 1 h; the task is still failed"
+
+
 def test_loss_that_arrives_after_the_end_of_its_task_is_found_and_leaves_its_failure_open():
     run = Run()
     run.change("failed")
@@ -402,7 +411,7 @@ def test_dropped_events_are_found():
     run.wait(1)
     assert "w-0 dropped 12 events" in run.found[0].text
     run.wait(600)
-    assert run.ended == ["it was reported for 600 s"]
+    assert run.ended == ["no more events were dropped for 10 min"]
 
 
 def test_salvaged_log_is_found():

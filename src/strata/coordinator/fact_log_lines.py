@@ -81,9 +81,9 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             level = {"error": ERROR, "warning": WARNING, "info": INFO}[body.severity]
             return level, f"{body.alert} ({body.rule}): {body.text}"
         case AlertResolved():
-            return INFO, f"{body.alert} ({body.rule}) is resolved: {body.reason}"
+            return INFO, f"{body.alert} ({body.rule}) is closed: {body.reason}"
         case AlertDeliveryFailed():
-            return WARNING, f"{body.channel} was not told of {body.alert}: {body.reason}"
+            return WARNING, f"{body.alert} was not sent to {body.channel}: {body.reason}"
         case AgentRegistered():
             return INFO, f"agent {body.agent} offers {body.slots} slots"
         case AgentSlotsChanged():

@@ -153,7 +153,8 @@ class Alert(Struct, gc=False):
 
     `position` is that of its `AlertRaised`. `count` is how often it was noticed, `last_ns` when
     last. `channels` are those that get a message when it is raised and when it is resolved;
-    `pending` of them have not got the newest message, `failed` did not take one.
+    the newest message to `pending` is not sent yet, and `failed` did not take one. An alert that
+    `expired` was closed because of its age, without evidence that its condition ended.
     """
 
     id: str
@@ -171,6 +172,7 @@ class Alert(Struct, gc=False):
     last_ns: int = 0
     resolved_ns: int = 0
     resolution: str = ""
+    expired: bool = False
     channels: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

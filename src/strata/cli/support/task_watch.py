@@ -235,7 +235,7 @@ class Watcher:
             if fields["severity"] != "info":
                 self._notify(f"Strata {fields['rule']}", plain(fields["text"]))
         elif kind == "AlertResolved":
-            self.say("✓", "green", f"{name} is resolved: {fields['reason']}")
+            self.say("✓", "green", f"{name} is closed: {fields['reason']}")
         else:
             self.say("!", "yellow", f"{name} was not delivered: {fields['reason']}")
 

@@ -23,6 +23,7 @@ SIGNS = {
     "info": "\N{INFORMATION SOURCE}\ufe0f",
 }
 RESOLVED_SIGN = "\N{WHITE HEAVY CHECK MARK}"
+STATES = {"alert.resolved": "resolved", "alert.closed": "closed"}
 MAX_TEXT = 1_500
 """Discord allows 2,000 characters in one message."""
 
@@ -30,7 +31,7 @@ MAX_TEXT = 1_500
 class Message(Struct, frozen=True):
     """A message of one alert, raised or resolved; the body of a generic webhook."""
 
-    event: Literal["alert.raised", "alert.resolved", "alert.test"]
+    event: Literal["alert.raised", "alert.resolved", "alert.closed", "alert.test"]
     cluster: str
     id: str
     rule: str
@@ -47,20 +48,20 @@ class Message(Struct, frozen=True):
 
     @property
     def resolved(self) -> bool:
-        """Whether the alert is resolved."""
-        return self.resolved_at is not None
+        """Whether the condition of the alert ended."""
+        return self.event == "alert.resolved"
 
     @property
     def title(self) -> str:
         """One line that says what happened."""
-        state = "resolved" if self.resolved else self.severity
+        state = STATES.get(self.event, self.severity)
         text = f"{self.rule}: {self.text}" if self.rule else self.text
         return shortened(f"[{state}] {' '.join(text.split())}")
 
     @property
     def details(self) -> str:
         """Further lines: why it is resolved, the subject, the evidence."""
-        lines = [f"resolved: {self.resolution}"] if self.resolution else []
+        lines = [f"{STATES[self.event]}: {self.resolution}"] if self.resolution else []
         if self.rule:
             lines.append(f"{self.id} · {self.subject} · cluster {self.cluster}")
         given = (f"{name} {value if isinstance(value, str) else format(value, '.6g')}"
@@ -74,8 +75,11 @@ class Message(Struct, frozen=True):
 
 def message_of(alert: Alert, cluster: str) -> Message:
     """The newest message of an alert."""
+    closed: Literal["alert.resolved", "alert.closed"] = (
+        "alert.closed" if alert.expired else "alert.resolved"
+    )
     return Message(
-        event="alert.raised" if alert.open else "alert.resolved",
+        event="alert.raised" if alert.open else closed,
         cluster=cluster,
         id=alert.id,
         rule=alert.rule,

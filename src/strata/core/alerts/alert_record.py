@@ -5,10 +5,11 @@ that means for the recorded alerts. There is at most one open alert for a rule a
 condition that is found again only raises its count. A condition that ends resolves its alert.
 
 The number of open alerts is limited; the alert that reaches the limit records that. Of the resolved
-ones the state keeps the newest; the log has all of them.
+ones the state keeps the newest, first those with pending messages; the log has all of them. An
+alert that is no longer kept while its message is pending gets a recorded failure.
 
-A channel gets a message when an alert is raised and another when it is resolved. The outcome of
-each is recorded once, so after a restart exactly the messages without an outcome are sent.
+A channel gets a message when an alert is raised and another when it is resolved, but not when it
+expires. The outcome of each is recorded once, so after a restart exactly the messages without an outcome are sent.
 """
 
 from collections.abc import Sequence
@@ -45,12 +46,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """A condition that no longer holds, and why."""
+    """A condition that no longer holds, and why. If it is `expired`, it may still hold, but its alert
+    is closed because of its age."""
 
     rule: str
     subject: str
     reason: str
     causes: tuple[str, ...] = ()
+    expired: bool = False
 
 
 Change: TypeAlias = Finding | Ending
@@ -93,9 +96,10 @@ class AlertRepeated(Fact, frozen=True, kw_only=True):
 
 
 class AlertResolved(Fact, frozen=True, kw_only=True):
-    """The condition of an alert ended, for this reason."""
+    """An alert was closed, for this reason: its condition ended, or it `expired`: it is no longer
+    shown, although nothing proves that its condition ended."""
 
-    sentence = "{alert} ({rule}) was resolved[: {reason}]"
+    sentence = "{alert} ({rule}) was closed[: {reason}]"
     lane_mark = True
 
     alert: str
@@ -104,12 +108,13 @@ class AlertResolved(Fact, frozen=True, kw_only=True):
     reason: str
     task: str = ""
     worker: str = ""
+    expired: bool = False
 
 
 class AlertDelivered(Fact, frozen=True, kw_only=True):
     """A channel took the message about an alert, at the last of `attempts`."""
 
-    sentence = "told {channel} in {attempts:attempt} that {alert} was {moment}"
+    sentence = "sent to {channel} in {attempts:attempt}: {alert} was {moment}"
 
     alert: str
     channel: str
@@ -122,7 +127,7 @@ class AlertDeliveryFailed(Fact, frozen=True, kw_only=True):
     """A message about an alert was given up after `attempts`."""
 
     sentence = (
-        "could not tell {channel} that {alert} was {moment}[, {attempts:attempt}][: {reason}]"
+        "could not send to {channel} that {alert} was {moment}[, {attempts:attempt}][: {reason}]"
     )
 
     alert: str
@@ -198,10 +203,13 @@ def _resolved(state: Cluster, fact: AlertResolved, event: Event) -> None:
     alert = state.alerts[fact.alert] = state.alerts.pop(fact.alert)
     alert.resolved_ns = event.wall_ns
     alert.resolution = fact.reason
-    alert.pending = list(alert.channels)
-    resolved = [each.id for each in state.alerts.values() if not each.open]
-    for surplus in islice(resolved, max(len(resolved) - MAX_RESOLVED, 0)):
-        del state.alerts[surplus]
+    alert.expired = fact.expired
+    if not fact.expired:
+        alert.pending = list(alert.channels)
+    resolved = [each for each in state.alerts.values() if not each.open]
+    resolved.sort(key=lambda each: bool(each.pending))
+    for surplus in resolved[: max(len(resolved) - MAX_RESOLVED, 0)]:
+        del state.alerts[surplus.id]
 
 
 @applies(AlertDelivered)
@@ -283,6 +291,11 @@ def _repeat(d: Decision, known: Alert, found: Finding) -> None:
 
 
 def _resolve(d: Decision, known: Alert, ending: Ending) -> None:
+    resolved = [alert for alert in d.state.alerts.values() if not alert.open]
+    if len(resolved) >= MAX_RESOLVED and all(alert.pending for alert in resolved):
+        reason = f"the messages of {len(resolved)} newer alerts are pending"
+        for channel in list(resolved[0].pending):
+            _record_failure(d, resolved[0], channel, attempts=0, reason=reason)
     d.record(
         AlertResolved(
             alert=known.id,
@@ -291,6 +304,7 @@ def _resolve(d: Decision, known: Alert, ending: Ending) -> None:
             reason=shortened(ending.reason),
             task=known.task,
             worker=known.worker,
+            expired=ending.expired,
         ),
         ending.causes[:MAX_CAUSES],
     )
@@ -315,14 +329,18 @@ def note_delivery(d: Decision, c: NoteDelivery) -> None:
             cause,
         )
         return
+    _record_failure(d, alert, c.channel, attempts=c.attempts, reason=c.error)
+
+
+def _record_failure(d: Decision, alert: Alert, channel: str, *, attempts: int, reason: str) -> None:
     d.record(
         AlertDeliveryFailed(
             alert=alert.id,
-            channel=c.channel,
-            moment=c.moment,
-            attempts=c.attempts,
-            reason=shortened(c.error),
+            channel=channel,
+            moment=alert.moment,
+            attempts=attempts,
+            reason=shortened(reason),
             task=alert.task,
         ),
-        cause,
+        f"@{alert.position}",
     )

@@ -5,15 +5,15 @@ damaged log.
 `worker_losses` times within `worker_losses_within_s`. It ends when that time has passed without
 another loss.
 
-*Task failed.* It ends when the task runs again, or after `FAILED_S`.
+*Task failed.* It ends when the task runs again, and expires after `FAILED_S`.
 
 *Host excluded.* A host was excluded because of a fault or after failures, not by a person. It ends
 when the host is included again.
 
-*Events dropped.* A worker reported that it dropped events. It ends after `DROPPED_S` without more.
+*Events dropped.* A worker reported that it dropped events. It expires after `DROPPED_S` without more.
 
 *Log damaged.* The log was salvaged less than `DAMAGED_S` ago: facts or events of workers are lost.
-What they prove stays unproven for ever, which the attention list and `strata why trust` say.
+It expires; the attention list and `strata why trust` go on showing what is lost.
 
 Ages are measured with the wall clock, which goes on while no coordinator runs.
 """
@@ -107,13 +107,13 @@ class FailureRules:
     def judge(self, state: Cluster, now: Now) -> None:
         """End conditions whose time has passed, and look for salvages of the log."""
         self._judge_losses(now.wall_ns)
-        for rule, since, limit_s in (
-            (FAILED, self._failed, FAILED_S),
-            (DROPPED, self._dropped, DROPPED_S),
+        for rule, since, limit_s, reason in (
+            (FAILED, self._failed, FAILED_S, "no longer shown after 1 h; the task is still failed"),
+            (DROPPED, self._dropped, DROPPED_S, "no more events were dropped for 10 min"),
         ):
             for task in _older(since, now.wall_ns - limit_s * SECOND_NS):
                 del since[task]
-                self._conditions.end(rule, f"task:{task}", f"it was reported for {limit_s} s")
+                self._conditions.end(rule, f"task:{task}", reason, expired=True)
         if self._limits.on(DAMAGED):
             self._judge_log(state, now)
 
@@ -197,7 +197,8 @@ class FailureRules:
             if not (salvage.lost or salvage.lost_batches):
                 continue
             if not recent:
-                self._conditions.end(DAMAGED, subject, f"it was reported for {DAMAGED_S} s")
+                reason = "no longer shown after 24 h; the lost parts stay lost"
+                self._conditions.end(DAMAGED, subject, reason, expired=True)
             elif not self._conditions.holds(DAMAGED, subject):
                 self._conditions.hold(_damage(salvage, subject), now.mono_ns)
 

@@ -24,7 +24,7 @@ class Held(Struct):
 
     finding: Finding
     found_ns: int
-    said_ns: int = 0
+    recorded_ns: int = 0
     again: int = 0
     raised: bool = False
     ending: Ending | None = None
@@ -51,7 +51,7 @@ class OpenConditions:
             worker=alert.worker,
         )
         self._held[alert.rule, alert.subject] = Held(
-            finding=finding, found_ns=now_ns, said_ns=now_ns, raised=True
+            finding=finding, found_ns=now_ns, recorded_ns=now_ns, raised=True
         )
 
     def holds(self, rule: str, subject: str) -> bool:
@@ -69,11 +69,25 @@ class OpenConditions:
         elif len(self._held) < MAX_OPEN:
             self._held[key] = Held(finding=finding, found_ns=now_ns)
 
-    def end(self, rule: str, subject: str, reason: str, causes: tuple[str, ...] = ()) -> None:
+    def confirm(self, rule: str, subject: str, now_ns: int) -> None:
+        """Note that a condition still holds, with nothing new to record."""
+        self._held[rule, subject].found_ns = now_ns
+
+    def end(
+        self,
+        rule: str,
+        subject: str,
+        reason: str,
+        causes: tuple[str, ...] = (),
+        *,
+        expired: bool = False,
+    ) -> None:
         """Note that a condition has ended; it is resolved when it has settled."""
         held = self._held.get((rule, subject))
         if held is not None and held.ending is None:
-            held.ending = Ending(rule=rule, subject=subject, reason=reason, causes=causes)
+            held.ending = Ending(
+                rule=rule, subject=subject, reason=reason, causes=causes, expired=expired
+            )
 
     def end_task(
         self,
@@ -101,12 +115,12 @@ class OpenConditions:
         for key, held in list(self._held.items()):
             settled = now_ns - held.found_ns >= self._settle_ns
             if not held.raised:
-                held.raised, held.said_ns = True, now_ns
+                held.raised, held.recorded_ns = True, now_ns
                 held.again = 0
                 found.append(held.finding)
-            elif held.again and now_ns - held.said_ns >= REPEAT_S * SECOND_NS:
+            elif held.again and now_ns - held.recorded_ns >= REPEAT_S * SECOND_NS:
                 found.append(structs.replace(held.finding, count=held.again))
-                held.said_ns, held.again = now_ns, 0
+                held.recorded_ns, held.again = now_ns, 0
             if held.ending is not None and settled:
                 if held.again:
                     found.append(structs.replace(held.finding, count=held.again))

@@ -30,7 +30,7 @@ def alert(search: LogSearch, alert: str) -> Answer:
     until_ns = search.extent.to_ns if resolved is None else resolved.at_ns
     why = f"{body.text}. The rule {body.rule} alerts when {RULES.get(body.rule, 'it says so')}"
     verdict: Verdict = "open" if resolved is None else "yes"
-    ended = "it is open" if resolved is None else f"it was resolved: {resolved.text('reason')}"
+    ended = "it is open" if resolved is None else f"it was closed: {resolved.text('reason')}"
     return Answer(
         verdict=verdict,
         text=f"{why}; {ended}",

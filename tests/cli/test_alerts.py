@@ -175,7 +175,7 @@ def test_nan_of_one_step_spike_and_hang_are_found_delivered_and_resolved(tmp_pat
     assert steps[hang["id"]] >= 150
     output = "".join(run.out)
     assert "loss of script-1 is NaN at step 20" in output
-    assert "is resolved: the last 10 losses are finite" in output
+    assert "is closed: the last 10 values of loss are finite" in output
 
 
 @pytest.mark.parametrize(

@@ -260,9 +260,10 @@ def test_checkpoint_is_not_late_while_no_step_is_made():
     assert run.found == []
 
 
-def disk(run, free, times=1, every_s=10, host="h"):
+def disk(run, free, times=1, every_s=10, host="h", **machine):
     for _ in range(times):
-        run.watch.disks.measured(host, int(free() if callable(free) else free), run.now.mono_ns)
+        bytes_free = int(free() if callable(free) else free)
+        run.watch.disks.measured(host, bytes_free, run.now.mono_ns, **machine)
         run.wait(every_s)
 
 
@@ -276,6 +277,41 @@ def test_nearly_full_disk_is_found_and_ends_when_there_is_room_again():
     disk(run, 2.1 * GB, times=3)
     assert run.ended == []
     disk(run, 9 * GB)
+    assert run.ended == ["9.0 GB are free"]
+
+
+def test_disk_of_several_hosts_raises_one_alert_until_their_free_space_differs():
+    run = Run(disk_free_bytes=2 * GB)
+    for host in ("a", "b", "c"):
+        disk(run, 1 * GB, host=host)
+    disk(run, 0.99 * GB, host="b")
+    assert run.raised == [("disk_filling", "host:a")]
+    disk(run, 0.5 * GB, host="b")
+    disk(run, 0.99 * GB, host="d")
+    assert run.raised == [("disk_filling", f"host:{host}") for host in ("a", "b", "d")]
+
+
+def test_next_host_with_the_disk_raises_the_alert_when_the_first_is_gone():
+    run = Run(disk_free_bytes=2 * GB)
+    disk(run, 1 * GB, host="a")
+    disk(run, 1 * GB, host="b", times=70)
+    assert run.raised == [("disk_filling", "host:a"), ("disk_filling", "host:b")]
+
+
+def test_folder_of_the_coordinator_on_the_disk_of_its_host_raises_no_second_alert():
+    run = Run(disk_free_bytes=2 * GB)
+    disk(run, 1 * GB)
+    disk(run, 0.98 * GB, host="coordinator", same_machine=frozenset({"h"}))
+    assert run.raised == [("disk_filling", "host:h")]
+
+
+def test_disk_that_stays_nearly_full_is_recorded_once_and_its_alert_settles():
+    run = Run(disk_free_bytes=2 * GB, settle_s=60)
+    disk(run, 1 * GB, times=60)
+    assert [each.count for each in run.found] == [1]
+    disk(run, 9 * GB, times=4)
+    assert run.ended == []
+    disk(run, 9 * GB, times=4)
     assert run.ended == ["9.0 GB are free"]
 
 

@@ -10,7 +10,7 @@ block of `run.step()` values belong to that step, as with `step.log`. Elsewhere 
 W&B counts them: each `log` is a step, unless `commit=False` or `step=` says otherwise; unlike
 there, a lower step is recorded too. Numbers, images, texts, tables and histograms are recorded at
 once; nested names are joined by `/`. Anything else is an error, because a value that is accepted
-and not recorded would be lost without a word. `mode="disabled"` records nothing, as the script
+and not recorded would be lost without an error. `mode="disabled"` records nothing, as the script
 asks.
 """
 

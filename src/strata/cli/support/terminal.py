@@ -92,7 +92,7 @@ def print_error(code: str, message: str, hint: str, exit_code: int) -> None:
 
 
 def notify(out: IO[str], title: str, text: str, *, desktop: bool) -> None:
-    """Show a notification to whoever watches a terminal; `text` has no control characters.
+    """Show a notification on the desktop or in the terminal; `text` has no control characters.
 
     `notify-send` shows it if it is installed and there is a `desktop` session. Otherwise the
     terminal is asked (OSC 9, which several terminals show as a notification) and rings its bell.

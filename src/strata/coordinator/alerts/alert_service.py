@@ -9,6 +9,7 @@ and the coordinator go on.
 import asyncio
 import logging
 import shutil
+import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.core.alerts.alert_record import Change, RecordAlerts
 from strata.core.alerts.alert_settings import RULES, AlertThresholds, unknown_rules
 from strata.core.alerts.alert_watch import FOLLOWED, AlertWatch
-from strata.core.alerts.disk_rules import MEASURE_S
+from strata.core.alerts.disk_rules import COORDINATOR, MEASURE_S
 from strata.core.alerts.failure_rules import DROPPED
 from strata.core.alerts.loss_rules import NOT_FINITE, PLATEAU, SPIKE
 from strata.core.events import Event
@@ -63,7 +64,7 @@ class Alerts:
         kernel = engine.kernel
         self.watch = AlertWatch(thresholds_of(settings), kernel.state, kernel.clock())
         self._facts: deque[Event] = deque(maxlen=MAX_FACTS)
-        self._unsaid: list[Change] = []
+        self._unrecorded: list[Change] = []
         self._measured_ns = 0
         engine.follow(self._facts.extend, *FOLLOWED)
 
@@ -105,12 +106,12 @@ class Alerts:
             if now.mono_ns - self._measured_ns >= MEASURE_S * SECOND_NS:
                 self._measured_ns = now.mono_ns
                 self._measure_disks(state, free_bytes, now.mono_ns)
-            self._unsaid += self.watch.changes(state, now)
-        del self._unsaid[:-MAX_CHANGES]
-        if self._unsaid:
-            changes = tuple(self._unsaid)
+            self._unrecorded += self.watch.changes(state, now)
+        del self._unrecorded[:-MAX_CHANGES]
+        if self._unrecorded:
+            changes = tuple(self._unrecorded)
             await self._engine.submit(RecordAlerts(changes=changes, channels=self._channels))
-            del self._unsaid[: len(changes)]
+            del self._unrecorded[: len(changes)]
         self.delivery.wake()
 
     def _take_facts(self) -> None:
@@ -130,13 +131,15 @@ class Alerts:
             )
 
     def _measure_disks(self, state: Cluster, free_bytes: int | None, now_ns: int) -> None:
-        if free_bytes is not None:
-            self.watch.disks.measured("coordinator", free_bytes, now_ns)
         for name, heartbeat in self._heartbeats.workers.items():
             worker = state.workers.get(name)
             if worker is not None and worker.alive and heartbeat.resources is not None:
                 host = worker.hostname or worker.address or name
                 self.watch.disks.measured(host, heartbeat.resources.disk_free_bytes, now_ns)
+        if free_bytes is not None:
+            # Last, so that the alert about a disk of both names the host.
+            here = frozenset({socket.gethostname()})
+            self.watch.disks.measured(COORDINATOR, free_bytes, now_ns, same_machine=here)
 
 
 def thresholds_of(settings: Settings) -> AlertThresholds:

@@ -1,6 +1,7 @@
 """Delivery of messages: one at a time for each channel, with retries, and each outcome recorded.
 
-What has to be sent is in the state: the channels of an alert that have not got its newest message.
+What has to be sent is in the state: the channels of an alert to which its newest message
+is not sent yet.
 So a restart continues where the last coordinator stopped. A message may be sent twice only if the
 coordinator is killed between the answer of the server and the record of it.
 
@@ -142,7 +143,7 @@ class Delivery:
 
 
 def _next_pending(state: Cluster, channel: str) -> Alert | None:
-    """The oldest alert whose newest message a channel has not got."""
+    """The oldest alert whose newest message is not sent to a channel yet."""
     waiting = (alert for alert in state.alerts.values() if channel in alert.pending)
     return min(waiting, key=lambda alert: alert.resolved_ns or alert.raised_ns, default=None)
 

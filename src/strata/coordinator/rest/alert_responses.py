@@ -12,7 +12,7 @@ class AlertResponse(Struct, frozen=True):
     """An alert. `event` is the fact that raised it, `causes` are the events that show its
     condition, and `evidence` has what was measured and the thresholds in force.
 
-    `pending` are the channels that have not got the newest message yet, `failed` did not take one.
+    The newest message to the channels in `pending` is not sent yet; `failed` did not take one.
     """
 
     id: str

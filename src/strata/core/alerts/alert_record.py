@@ -9,7 +9,8 @@ ones the state keeps the newest, first those with pending messages; the log has 
 alert that is no longer kept while its message is pending gets a recorded failure.
 
 A channel gets a message when an alert is raised and another when it is resolved, but not when it
-expires. The outcome of each is recorded once, so after a restart exactly the messages without an outcome are sent.
+expires. The outcome of each is recorded once, so after a restart exactly the messages without an
+outcome are sent.
 """
 
 from collections.abc import Sequence
@@ -46,8 +47,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """A condition that no longer holds, and why. If it is `expired`, it may still hold, but its alert
-    is closed because of its age."""
+    """A condition that no longer holds, and why. An `expired` one may still hold, but its alert is
+    closed because of its age."""
 
     rule: str
     subject: str

@@ -71,6 +71,7 @@ class AlertWatch:
                 self.conditions.adopt(alert, now.mono_ns)
                 self.losses.adopt(alert)
                 self.failures.adopt(alert)
+                self.disks.adopt(alert)
                 self.oom_kills.adopt(alert)
             else:
                 reason = f"the rule {alert.rule} is turned off"

@@ -10,7 +10,8 @@ another loss.
 *Host excluded.* A host was excluded because of a fault or after failures, not by a person. It ends
 when the host is included again.
 
-*Events dropped.* A worker reported that it dropped events. It expires after `DROPPED_S` without more.
+*Events dropped.* A worker reported that it dropped events. It expires after `DROPPED_S` without
+more.
 
 *Log damaged.* The log was salvaged less than `DAMAGED_S` ago: facts or events of workers are lost.
 It expires; the attention list and `strata why trust` go on showing what is lost.

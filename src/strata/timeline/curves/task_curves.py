@@ -38,7 +38,7 @@ Key: TypeAlias = tuple[Source, str, str, bool]
 """Source, name, worker (empty: all), whether of undone rows."""
 
 
-class Made(Struct, frozen=True):
+class KeptPoints(Struct, frozen=True):
     """The points of a curve, made from the first `read` values."""
 
     points: Points
@@ -68,7 +68,7 @@ class TaskCurves:
         self._resumed: tuple[int, ...] = ()
         self._described: tuple[object, object] = ({}, {})
         self._version = 0
-        self._made: OrderedDict[Key, Made] = OrderedDict()
+        self._made: OrderedDict[Key, KeptPoints] = OrderedDict()
 
     @property
     def facts(self) -> TaskFacts:
@@ -210,7 +210,7 @@ class TaskCurves:
                 which &= self.rows.step.values[places] >= first
                 later = self._pointed(source, places, values, which)
                 points = joined(before_step(made.points, first), later)
-            made = Made(points, read, self._version)
+            made = KeptPoints(points, read, self._version)
         self._keep(key, made)
         return made.points
 
@@ -222,11 +222,11 @@ class TaskCurves:
             points = make()
             if points is None:
                 return None
-            made = Made(points, len(self.rows), self._version)
+            made = KeptPoints(points, len(self.rows), self._version)
         self._keep(key, made)
         return made.points
 
-    def _keep(self, key: Key, made: Made) -> None:
+    def _keep(self, key: Key, made: KeptPoints) -> None:
         self._made[key] = made
         self._made.move_to_end(key)
         while len(self._made) > 1 and self.point_bytes > MAX_POINT_BYTES:

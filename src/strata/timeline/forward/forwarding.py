@@ -85,7 +85,7 @@ class LogSource:
 
 
 class Destination(Protocol):
-    """A tool that shows metrics; calls wait while it is away."""
+    """A tool that shows metrics; calls wait while it does not answer."""
 
     kept_batches: int
 

@@ -41,7 +41,7 @@ Metric = dict[str, Any]
 Result = TypeVar("Result")
 
 
-class Away(Exception):
+class ServerUnavailable(Exception):
     """The server did not answer, or not now."""
 
 
@@ -82,8 +82,8 @@ class MlflowRuns:
     def begin(self, page: LoggedPage, progress: Progress) -> None:
         """Find or create the run."""
         key = f"{progress.key}-{progress.line}"
-        experiment = self._patiently(self._experiment_id)
-        info = self._patiently(lambda: self._run(experiment, key, page, progress))
+        experiment = self._with_retry(self._experiment_id)
+        info = self._with_retry(lambda: self._run(experiment, key, page, progress))
         self.run_id = info["run_id"]
         uri = info.get("artifact_uri", "")
         self._artifacts = uri.removeprefix(ARTIFACTS).lstrip("/") if ARTIFACTS in uri else ""
@@ -116,7 +116,7 @@ class MlflowRuns:
     def supersede(self, step: int, page: LoggedPage) -> None:
         """Tag the run and end it."""
         tag = {"key": "strata.undone_from_step", "value": str(step)}
-        self._patiently(lambda: self._post("runs/set-tag", {"run_id": self.run_id, **tag}))
+        self._with_retry(lambda: self._post("runs/set-tag", {"run_id": self.run_id, **tag}))
         self._update("KILLED")
 
     def end(self, page: LoggedPage | None) -> None:
@@ -126,7 +126,7 @@ class MlflowRuns:
 
     def _update(self, status: str) -> None:
         body = {"run_id": self.run_id, "status": status, "end_time": int(time.time() * 1000)}
-        self._patiently(lambda: self._post("runs/update", body))
+        self._with_retry(lambda: self._post("runs/update", body))
 
     def _experiment_id(self) -> str:
         name = {"experiment_name": self._experiment}
@@ -176,7 +176,7 @@ class MlflowRuns:
                 "params": params[first : first + PARAMS],
                 "tags": tags[first : first + PARAMS],
             }
-            self._patiently(lambda body=body: self._post("runs/log-batch", body))  # type: ignore[misc]
+            self._with_retry(lambda body=body: self._post("runs/log-batch", body))  # type: ignore[misc]
 
     def _log(self, metrics: list[Metric]) -> None:
         """Send metrics; after a lost answer, only those that the server lacks."""
@@ -185,7 +185,7 @@ class MlflowRuns:
             try:
                 self._post("runs/log-batch", {"run_id": self.run_id, "metrics": metrics})
                 return
-            except Away as error:
+            except ServerUnavailable as error:
                 self._pause(error, waited)
                 waited = min(2 * waited, LONGEST_WAIT_S)
                 metrics = self._lacking(metrics)
@@ -198,7 +198,7 @@ class MlflowRuns:
             while True:
                 asked = {"run_id": self.run_id, "metric_key": key, "max_results": "25000"}
                 asked |= {"page_token": token} if token else {}
-                answer = self._patiently(
+                answer = self._with_retry(
                     lambda asked=asked: self._get("metrics/get-history", asked)  # type: ignore[misc]
                 )
                 there |= {identity(metric) for metric in answer.get("metrics", [])}
@@ -214,20 +214,20 @@ class MlflowRuns:
         name, data = artifact_of(media, item)
         path = f"{self._artifacts}/{name}"
         url = f"{self.url}/api/2.0/mlflow-artifacts/artifacts/{quote(path)}"
-        self._patiently(lambda: self._request("PUT", url, data))
+        self._with_retry(lambda: self._request("PUT", url, data))
 
-    def _patiently(self, action: Callable[[], Result]) -> Result:
+    def _with_retry(self, action: Callable[[], Result]) -> Result:
         """Repeat a harmless request until the server answers."""
         waited = 1.0
         while True:
             try:
                 return action()
-            except Away as error:
+            except ServerUnavailable as error:
                 self._pause(error, waited)
                 waited = min(2 * waited, LONGEST_WAIT_S)
 
-    def _pause(self, error: Away, wait_s: float) -> None:
-        self._say(f"{self.url} is away ({error}); trying again in {wait_s:.0f} s")
+    def _pause(self, error: ServerUnavailable, wait_s: float) -> None:
+        self._say(f"{self.url} does not answer ({error}); trying again in {wait_s:.0f} s")
         self._wait(wait_s)
 
     def _get(self, path: str, params: dict[str, str], *, absent: bool = False) -> Any:
@@ -249,7 +249,7 @@ class MlflowRuns:
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace")
             if error.code in (408, 429) or error.code >= 500:
-                raise Away(f"status {error.code}") from error
+                raise ServerUnavailable(f"status {error.code}") from error
             if absent and error.code == 404:
                 return None
             raise Unavailable(
@@ -257,7 +257,7 @@ class MlflowRuns:
                 hint="check the URL and the permissions of the token",
             ) from error
         except (OSError, ValueError) as error:
-            raise Away(str(getattr(error, "reason", error))) from error
+            raise ServerUnavailable(str(getattr(error, "reason", error))) from error
 
 
 def key_of(name: str) -> str:

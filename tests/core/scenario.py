@@ -231,6 +231,9 @@ def _preempt(world):
     """A task of higher priority takes the slots of another one, which then waits."""
     task = world.submit(1, name="low", external=False, preemptible=True)
     world.start(task)
+    world.sync(task)
+    trainer = {"generation": task.generation, "trainer": "Lightning's Trainer"}
+    world.do(EnterGeneration(**world.members(task)[0].me, **trainer))
     world.submit(2, name="high", external=False, priority=1)
     for peer in world.members(task):
         peer.leave("stopped")

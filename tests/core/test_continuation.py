@@ -5,10 +5,11 @@ import pytest
 
 from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.datasets.training_loops import LoopContinued
-from strata.core.generations.recovery import RecoveryChosen, RolledBack
+from strata.core.generations.recovery import EnterGeneration, RecoveryChosen, RolledBack
 from strata.core.state import DatasetSpec
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask, TaskContinued, changes
 from strata.core.tasks.placement import StopTask
+from strata.core.tasks.task_forks import ForkTask
 from strata.core.workers.worker_lifecycle import WorkerLost
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
@@ -113,6 +114,25 @@ def test_parameter_that_is_fixed_cannot_change(parameter):
     with pytest.raises(InvalidArgument, match="cannot become"):
         world.do(ContinueTask(task=task.id, spec=msgspec.structs.replace(task.spec, **parameter)))
     assert task.state == "stopped"
+
+
+def test_task_of_a_framework_trainer_continues_only_with_its_number_of_workers():
+    world, task = trained()
+    me = world.members(task)[0].me
+    world.do(EnterGeneration(**me, generation=task.generation, trainer="Lightning's Trainer"))
+    stop(world, task)
+    for changed in ({"worker_count": 1}, {"elastic": True, "min_workers": 1}):
+        spec = msgspec.structs.replace(task.spec, **changed)
+        with pytest.raises(InvalidArgument, match="Lightning's Trainer divides the data") as other:
+            world.do(ContinueTask(task=task.id, spec=spec))
+        assert f'from_="{task.id}"' in other.value.hint
+        with pytest.raises(InvalidArgument, match="Lightning's Trainer divides the data"):
+            world.do(ForkTask(task=task.id, spec=spec))
+    spec = msgspec.structs.replace(task.spec, config='{"lr": 0.5}')
+    world.do(ContinueTask(task=task.id, spec=spec))
+    world.start(task)
+    world.sync(task)
+    assert (len(task.members), task.committed) == (2, 8)
 
 
 def test_running_task_is_not_continued_and_neither_is_one_twice():

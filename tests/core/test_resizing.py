@@ -15,6 +15,7 @@ from strata.core.invariants import broken
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
 from strata.core.tasks.elastic_workers import WorkersReleased
+from strata.core.tasks.framework_trainer import TrainerDeclared
 from strata.core.tasks.placement import StopTask, free_slots
 from strata.core.tasks.resizing import ResizeTask, TaskResized
 from strata.core.tasks.standing import affected, duties, standing
@@ -421,6 +422,36 @@ def test_model_that_no_worker_holds_is_refused(declared):
     with pytest.raises(NotAllowedNow, match="no worker holds the whole model") as refused:
         resize(world, task, 1)
     assert f"strata stop {task.id}" in refused.value.hint
+
+
+def declare_trainer(world, task):
+    me = world.members(task)[0].me
+    world.do(EnterGeneration(**me, generation=task.generation, trainer="Lightning's Trainer"))
+
+
+def test_task_of_a_framework_trainer_is_refused():
+    world = cluster(a=3)
+    task = training(world, 2)
+    declare_trainer(world, task)
+    assert world.one(TrainerDeclared).trainer == "Lightning's Trainer"
+    declare_trainer(world, task)
+    assert world.new(TrainerDeclared) == [], "it was declared before"
+    for workers in (1, 3):
+        with pytest.raises(NotAllowedNow, match="Lightning's Trainer divides the data") as refused:
+            resize(world, task, workers)
+        assert "submit a new task" in refused.value.hint
+        assert f"strata continue {task.id}" not in refused.value.hint
+    assert numbers(task) == (2, 2, 0)
+
+
+def test_framework_trainer_is_refused_in_an_elastic_task():
+    world = cluster(a=2)
+    task = elastic(world, 1, 4)
+    world.start(task)
+    world.sync(task)
+    with pytest.raises(InvalidArgument, match="1 to 4 workers, but Lightning's Trainer keeps"):
+        declare_trainer(world, task)
+    assert task.trainer == ""
 
 
 def test_workers_that_enter_no_generations_are_refused():

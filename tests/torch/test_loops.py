@@ -61,6 +61,18 @@ def fit(folder, framework, workers=1, *flags, **settings):
     return done, SqliteReader(folder / "data" / "log.db", CODEC)
 
 
+def strata(folder, *arguments):
+    """Run a command of Strata in the folder, to its end."""
+    return subprocess.run(
+        [*MAIN, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=variables({}),
+    )
+
+
 def fitted(output):
     """What rank 0 printed at its end."""
     (line,) = re.findall(r"fitted (\{.*\})", output)
@@ -273,6 +285,41 @@ def test_a_stopped_task_saves_and_does_not_come_to_its_end(tmp_path, framework, 
         saved = [e.body.step for e in log.read() if isinstance(e.body, CheckpointCommitted)]
     assert saved, shown
     assert 12 < saved[-1] < STEPS
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_another_number_of_workers_is_refused_while_it_trains_and_when_it_continues(
+    tmp_path, framework
+):
+    require(framework)
+    task = f"fit_{framework}-1"
+    command = ["run", script(framework), "--data-dir", "data"]
+    refusals = []
+    with subprocess.Popen(
+        [*MAIN, *command, "--workers", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=variables({"WAIT_AT": "12"}),
+    ) as running:
+        assert running.stdout is not None
+        shown = ""
+        for line in running.stdout:
+            shown += line
+            if "waits for a stop" in line:
+                url = re.search(r"dashboard +(\S+)", shown)[1]
+                refusals.append(strata(tmp_path, "resize", task, "--workers", "1", "--url", url))
+                running.send_signal(signal.SIGINT)
+    assert running.returncode == 130, shown
+    assert "was lost" not in shown
+    refusals.append(strata(tmp_path, *command, "--workers", "1"))
+    for refused in refusals:
+        assert refused.returncode != 0, refused.stdout
+        assert f"task '{task}' keeps its number of workers" in refused.stdout + refused.stderr
+    continued = strata(tmp_path, *command, "--workers", "2")
+    assert continued.returncode == 0, continued.stdout + continued.stderr
+    assert fitted(continued.stdout)["steps"] == STEPS
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,8 @@ class Task(Struct):
     workers before the first resize of a task that trains, 0 if there was none: batch sizes per
     worker refer to it. `planned_changes` counts the newest generations that began without a lost
     member. `rebuilds` is set if the workers build their model again in each generation, so none of
-    them holds one. `media_bytes` is the room granted for images, texts and histograms. `attributed`
+    them holds one. `trainer` names the framework's trainer that fixes the number of workers, if
+    there is one. `media_bytes` is the room granted for images, texts and histograms. `attributed`
     is the last generation of which a failure was attributed to a host.
     """
 
@@ -304,6 +305,7 @@ class Task(Struct):
     ran_members: int = 0
     recovery: Recovery | None = None
     rebuilds: bool = False
+    trainer: str = ""
     peers_refused: bool = False
     storage_wait: StorageWait | None = None
 

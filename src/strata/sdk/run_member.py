@@ -18,7 +18,7 @@ import msgspec
 
 from strata.checkpoint.read.weight_names import Rename
 from strata.core.state import REPORTED, Reported
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.interrupts import GenerationChanged, StopRequested, TerminationNotice
 from strata.sdk.peers.blob_client import Circle
 from strata.sdk.peers.blob_server import Blobs
@@ -218,6 +218,18 @@ class RunMember:
         self._run_state.initial = initial_weights(from_, strict, rename)
         self._session.ask("enter", pb.Enter(generation=self.generation, rebuilds=True))
         self._apply_recovery()
+
+    def declare_trainer(self, trainer: str) -> None:
+        """Declare that a framework's trainer trains, so that the number of workers is fixed.
+
+        Raises `InvalidArgument` if the task has a range of workers.
+        """
+        self._membership.trainer = trainer
+        entry = pb.Enter(generation=self.generation, trainer=trainer)
+        try:
+            self._session.answer(self._session.ask("enter", entry))
+        except NotAllowedNow:
+            self.sync()  # there is a newer generation: it is entered with the declaration
 
     def recover(self) -> None:
         """Enter the newest generation and restore `run.state` for it."""

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+TRAINERS = {"huggingface": "Hugging Face's Trainer", "lightning": "Lightning's Trainer"}
+
 NOTICE_S = 2.0
 """Seconds for the loss of a worker to be reported after an error in the training loop."""
 
@@ -113,6 +115,7 @@ class LoopSupervisor:
                 hint="train once in a run: start another task for the next phase",
             )
         run.require_no_goal(f"the Trainer of {framework}")
+        run.declare_trainer(TRAINERS[framework])
         _supervised.append(run)
         self.run = run
         self.state = TrainingState()

@@ -34,6 +34,7 @@ from strata.core.generations.storage_waits import end_storage_wait
 from strata.core.limits import require_text
 from strata.core.state import Cluster
 from strata.core.task_state import Entry, Recovery, RecoverySource, Task
+from strata.core.tasks.framework_trainer import declare_trainer
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.fencing import WorkerCommand
 from strata.errors import NotAllowedNow
@@ -117,6 +118,7 @@ class EnterGeneration(WorkerCommand, frozen=True):
     address: str = ""
     meeting: str = ""
     rebuilds: bool = False
+    trainer: str = ""
 
 
 class CommitSteps(Command, frozen=True):
@@ -188,7 +190,8 @@ def _rolled_back(state: Cluster, fact: RolledBack, event: Event) -> None:
 def enter(d: Decision, c: EnterGeneration) -> Task:
     """Record that a member entered its generation; after the last one the recovery is chosen.
 
-    A script may declare later that it builds its model again: the worker then enters once more.
+    A script may declare later that it builds its model again, or that a framework trains it: the
+    worker then enters once more.
     """
     worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
@@ -198,9 +201,11 @@ def enter(d: Decision, c: EnterGeneration) -> Task:
             f"which is at {task.generation}",
             hint="wait for the generation that includes this worker",
         )
-    require_text(address=c.address, meeting=c.meeting)
+    require_text(address=c.address, meeting=c.meeting, trainer=c.trainer)
     if c.rebuilds and not task.rebuilds:
         d.record(RebuildDeclared(task=task.id, worker=c.worker), c.cause)
+    if c.trainer:
+        declare_trainer(d, task, c.worker, c.trainer, c.cause)
     if c.worker in task.entered:
         return task
     entered = GenerationEntered(

@@ -25,6 +25,7 @@ from strata.core.record.event_codec import CODEC
 from strata.core.tasks import (
     continuation,
     elastic_workers,
+    framework_trainer,
     media_room,
     preemption,
     resizing,
@@ -58,6 +59,7 @@ MODULES = (
     preemption,
     resizing,
     elastic_workers,
+    framework_trainer,
     generation_members,
     recovery,
     recovery_failures,

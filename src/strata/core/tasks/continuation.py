@@ -20,6 +20,7 @@ from strata.core.state import Cluster
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import Task
 from strata.core.tasks.elastic_workers import batch_workers
+from strata.core.tasks.framework_trainer import fixed_by_trainer, new_training
 from strata.core.tasks.placement import StopTask, begin, check_spec, stop
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.departures import lose
@@ -159,6 +160,12 @@ def require_same(task: Task, changed: dict[str, tuple[str, str]]) -> None:
             f"{fixed[0]} of task {task.id!r} is {old} and cannot become {new}",
             hint="submit a new task, and start it from this one's weights: "
             f'run.restore(..., from_="{task.id}")',
+        )
+    other_workers = {"worker_count", "elastic"} & changed.keys()
+    if other_workers and resume_step(task) and (why := fixed_by_trainer(task)):
+        raise InvalidArgument(
+            f"task {task.id!r} keeps its number of workers: {why}",
+            hint=new_training(task),
         )
 
 

@@ -20,6 +20,7 @@ from strata.core.generations.generation_members import join, leave, restart_gene
 from strata.core.state import Cluster
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import Placement, Task
+from strata.core.tasks.framework_trainer import fixed_by_trainer
 from strata.core.tasks.host_slots import first_placement
 from strata.core.tasks.task_lifecycle import TaskPlaced
 from strata.errors import InvalidArgument
@@ -75,12 +76,12 @@ def check_range(spec: TaskSpec) -> None:
 
 
 def keeps_workers(task: Task) -> str:
-    """Why a change of the number of workers would lose steps; empty if it would not."""
+    """Why the number of workers must not change; empty if it may."""
     if task.finished or task.ending:
         return "its workers have ended their training"
     if task.spec.model_state == "sharded" or task.rebuilds:
         return "no worker holds the whole model, so steps since the last checkpoint would be lost"
-    return ""
+    return fixed_by_trainer(task)
 
 
 def wanted_workers(task: Task) -> int:

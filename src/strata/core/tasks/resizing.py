@@ -10,7 +10,8 @@ are free.
 
 A task cannot be resized if a new generation would lose steps or train nothing: no worker holds the
 whole model, workers do not enter generations or have ended their training, or there are more
-workers than lanes.
+workers than lanes. Nor can it if a framework's trainer trains it, which divides the data by the
+number of workers.
 """
 
 import msgspec
@@ -32,6 +33,7 @@ from strata.core.tasks.elastic_workers import (
     record_release,
     regroup_if_enough,
 )
+from strata.core.tasks.framework_trainer import new_training
 from strata.core.tasks.host_slots import is_usable
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_queue import Queue
@@ -147,9 +149,10 @@ def _require_resizable(task: Task, spec: TaskSpec) -> None:
             hint=f"strata stop {task.id}, then submit it again with another number of workers",
         )
     if reason := keeps_workers(task):
+        hint = f"strata stop {task.id} saves its state; then: {again}"
         raise NotAllowedNow(
             f"task {task.id!r} keeps its number of workers: {reason}",
-            hint=f"strata stop {task.id} saves its state; then: {again}",
+            hint=new_training(task) if task.trainer else hint,
         )
 
 

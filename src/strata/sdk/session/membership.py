@@ -65,7 +65,7 @@ class Membership:
     offers its model. `entered` is the standing of the entered generation, `applied` the number of
     steps that this process has applied, including steps that were rolled back. `training` holds the
     loops of the current step. A worker that `rebuilds` builds its model in each generation, so it
-    offers none.
+    offers none. `trainer` is the framework's trainer that fixes the number of workers, or empty.
     """
 
     def __init__(self, meeting: str = "") -> None:
@@ -81,6 +81,7 @@ class Membership:
         self.entered = pb.Standing()
         self.applied = 0
         self.rebuilds = False
+        self.trainer = ""
         self.training: set[str] = set()
         self.address: Callable[[], str] = str
         self._lanes: dict[str, list[int]] = {}
@@ -259,6 +260,7 @@ class Membership:
                 meeting=self.meeting,
                 address=self.address() if model.step >= 0 else "",
                 rebuilds=self.rebuilds,
+                trainer=self.trainer,
             ),
         )
 

@@ -254,6 +254,7 @@ def entry(worker: str, incarnation: int, message: pb.Enter) -> EnterGeneration:
         address=message.address,
         meeting=message.meeting,
         rebuilds=message.rebuilds,
+        trainer=message.trainer,
     )
 
 

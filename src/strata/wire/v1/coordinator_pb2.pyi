@@ -709,7 +709,7 @@ class Arrive(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting", "rebuilds")
+    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting", "rebuilds", "trainer")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -717,6 +717,7 @@ class Enter(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
     REBUILDS_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
     generation: int
     model_attempt: int
     model_generation: int
@@ -724,7 +725,8 @@ class Enter(_message.Message):
     address: str
     meeting: str
     rebuilds: bool
-    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ..., meeting: _Optional[str] = ..., rebuilds: _Optional[bool] = ...) -> None: ...
+    trainer: str
+    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ..., meeting: _Optional[str] = ..., rebuilds: _Optional[bool] = ..., trainer: _Optional[str] = ...) -> None: ...
 
 class ReportBrokenExchange(_message.Message):
     __slots__ = ("generation", "reason")

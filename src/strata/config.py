@@ -85,9 +85,10 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     """Bytes of images, texts and histograms that a task may log; further ones are left out."""
     max_media_bytes: Annotated[int, Meta(ge=0, le=2**60)] = DEFAULT_RULES.max_media_bytes
 
-    """When a host is excluded: number of different scripts that failed there and nowhere else (0:
-    never) and the seconds within which they count; and whether a fault of a GPU excludes it."""
-    exclude_after_scripts: Index = DEFAULT_RULES.exclude_after_scripts
+    """When a host is excluded: number of different tasks that failed there with scripts that
+    failed nowhere else (0: never) and the seconds within which they count; and whether a fault of
+    a GPU excludes it."""
+    exclude_after_tasks: Index = DEFAULT_RULES.exclude_after_tasks
     exclude_window_s: Seconds = DEFAULT_RULES.exclude_window_s
     exclude_on_gpu_faults: bool = DEFAULT_RULES.exclude_on_gpu_faults
 

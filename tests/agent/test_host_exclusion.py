@@ -22,7 +22,7 @@ if os.environ.get("HOST_OF_TEST") == "bad":
 
 @pytest.fixture
 def coordinator(tmp_path):
-    with process(tmp_path, heartbeat_interval_s=0.2, exclude_after_scripts=2) as started:
+    with process(tmp_path, heartbeat_interval_s=0.2, exclude_after_tasks=2) as started:
         yield started
 
 
@@ -87,7 +87,7 @@ def test_host_is_excluded_after_failures_and_the_tasks_run_elsewhere(
     assert api.reaches(tasks[1], "completed")["committed_steps"] == 3
     bad = host(api, "bad")
     assert bad["excluded_by"] == "failures"
-    assert "2 different scripts failed here and on no other host" in bad["excluded"]
+    assert "2 different tasks failed here, and their scripts on no other host" in bad["excluded"]
     placed = api.get("/timeline/facts", kinds="TaskPlaced", limit=1)[0]["fields"]["placements"]
     assert {each["agent"] for each in placed.values()} == {"good"}
     assert host(api, "good")["failures"] == 0

@@ -89,7 +89,15 @@ def test_exclusion_needs_a_reason_and_a_known_host():
     assert [fact.by for fact in world.facts(HostExcluded)] == ["person"]
 
 
-def test_host_on_which_different_scripts_fail_is_excluded():
+def test_host_on_which_different_tasks_of_one_script_fail_is_excluded():
+    world = world_of("a", "b")
+    for _ in range(3):
+        assert not world.state.hosts.get("a") or not world.state.hosts["a"].excluded
+        fail_on(world, "a", "train.py")
+    assert world.state.hosts["a"].excluded
+
+
+def test_host_on_which_tasks_of_different_scripts_fail_is_excluded():
     world = world_of("a", "b")
     fail_on(world, "a", "one.py")
     fail_on(world, "a", "two.py", signal=9)
@@ -97,20 +105,24 @@ def test_host_on_which_different_scripts_fail_is_excluded():
     failed = fail_on(world, "a", "three.py")
     [excluded] = [fact for fact in failed if isinstance(fact, HostExcluded)]
     assert (excluded.host, excluded.by) == ("a", "failures")
-    assert "3 different scripts failed here and on no other host" in excluded.reason
+    assert "3 different tasks failed here, and their scripts on no other host" in excluded.reason
     task = submitted(world, "four.py", workers=4)
     assert set(hosts_of(task)) == {"b"}
 
 
-def test_script_that_fails_again_and_again_counts_once():
+def test_task_that_fails_again_and_again_counts_once():
     world = world_of("a", "b")
+    task = submitted(world, "broken.py", max_restarts=5)
     for _ in range(5):
-        fail_on(world, "a", "broken.py")
-    assert not world.state.hosts["a"].excluded
+        [worker] = task.placements
+        world.start(task)
+        world.exit(task, worker)
+    assert len(world.facts(FailureAttributed)) == 5
+    assert world.facts(HostExcluded) == []
 
 
 def test_scripts_that_fail_on_every_host_exclude_none():
-    world = world_of("a", "b", exclude_after_scripts=2)
+    world = world_of("a", "b", exclude_after_tasks=2)
     for entry in ("one.py", "two.py", "three.py"):
         task = submitted(world, entry, workers=8)
         world.start(task)
@@ -230,7 +242,7 @@ def test_errors_of_programs_and_corrected_errors_exclude_no_host(harmless):
 
 
 def test_exclusion_by_rule_can_be_turned_off():
-    world = world_of("a", "b", exclude_after_scripts=0, exclude_on_gpu_faults=False)
+    world = world_of("a", "b", exclude_after_tasks=0, exclude_on_gpu_faults=False)
     report(world, lost=True)
     for entry in ("one.py", "two.py", "three.py"):
         fail_on(world, "a", entry)

@@ -150,7 +150,7 @@ def rules_of(settings: Settings) -> Rules:
         keep_count=settings.keep_count,
         continue_ended=settings.continue_ended,
         max_media_bytes=settings.max_media_bytes,
-        exclude_after_scripts=settings.exclude_after_scripts,
+        exclude_after_tasks=settings.exclude_after_tasks,
         exclude_window_s=settings.exclude_window_s,
         exclude_on_gpu_faults=settings.exclude_on_gpu_faults,
     )

@@ -15,9 +15,9 @@ class Rules(Struct, frozen=True):
     """Settings that decisions depend on; they are recorded, so that a replay decides the same.
 
     A task may keep more than `max_checkpoints`, which is recorded. `max_media_bytes` is for the
-    images, texts and histograms of one task. A host is excluded when `exclude_after_scripts` (0:
-    never) different scripts failed there within `exclude_window_s` and nowhere else, and with
-    `exclude_on_gpu_faults` when one of its GPUs has a fault.
+    images, texts and histograms of one task. A host is excluded when `exclude_after_tasks` (0:
+    never) different tasks failed there within `exclude_window_s` whose scripts failed nowhere else,
+    and with `exclude_on_gpu_faults` when one of its GPUs has a fault.
     """
 
     max_workers: int = 10_000
@@ -27,7 +27,7 @@ class Rules(Struct, frozen=True):
     continue_ended: bool = False
     max_checkpoints: int = 1_000
     max_media_bytes: int = 2**30
-    exclude_after_scripts: int = 3
+    exclude_after_tasks: int = 3
     exclude_window_s: float = 86_400.0
     exclude_on_gpu_faults: bool = True
 

@@ -8,11 +8,11 @@ Failures. When a worker is lost, or its process ends before it joined, the failu
 its host. One failure counts for each generation of a task: the first one, because it often takes
 the other workers with it. The loss of a whole host, SIGTERM and SIGINT do not count.
 
-A host is excluded after failures when, within `exclude_window_s`, at least `exclude_after_scripts`
-different scripts failed there that failed on no other host. So a script that fails everywhere
-excludes no host, and a script that fails again and again counts once. The last usable host is never
-excluded after failures or a failed self-test: its tasks would wait without end, and a common cause,
-such as a full network disk, would exclude every host.
+A host is excluded after failures when, within `exclude_window_s`, at least `exclude_after_tasks`
+different tasks failed there whose scripts failed on no other host. So a script that fails
+everywhere excludes no host, and a task that fails again and again counts once. The last usable host
+is never excluded after failures or a failed self-test: its tasks would wait without end, and a
+common cause, such as a full network disk, would exclude every host.
 
 Hardware faults. With `exclude_on_gpu_faults` a host is excluded when one of its GPUs stops
 answering, is not listed any more, has a further uncorrected ECC error or a further Xid error of
@@ -34,7 +34,7 @@ from strata.errors import InvalidArgument, NotFound
 Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
 
 MAX_FAILURES = 32
-SCRIPTS_NAMED = 5
+TASKS_NAMED = 5
 UNCOUNTED = frozenset({"signal 2", "signal 15"})
 SECOND_NS = 1_000_000_000
 
@@ -194,28 +194,29 @@ def attribute(d: Decision, task: Task, worker: str, reason: str, how: str, cause
 
 
 def _judge(d: Decision, host: str, cause: str) -> None:
-    """Exclude a host on which enough different scripts failed that failed nowhere else."""
+    """Exclude a host on which enough different tasks failed whose scripts failed nowhere else."""
     rules, state = d.state.rules, d.state
     since_ns = d.now.wall_ns - int(rules.exclude_window_s * SECOND_NS)
-    scripts = _failed_scripts(state.hosts[host], since_ns)
-    if not rules.exclude_after_scripts or len(scripts) < rules.exclude_after_scripts:
+    failed = _failed_tasks(state.hosts[host], since_ns)
+    if not rules.exclude_after_tasks or len(failed) < rules.exclude_after_tasks:
         return
     others = (each for each in state.hosts.values() if each.id != host)
-    for other in others:
-        scripts -= _failed_scripts(other, since_ns)
-    if len(scripts) < rules.exclude_after_scripts or is_excluded(state, host):
+    elsewhere = {script for other in others for script in _failed_tasks(other, since_ns).values()}
+    failed = {task: script for task, script in failed.items() if script not in elsewhere}
+    if len(failed) < rules.exclude_after_tasks or is_excluded(state, host):
         return
     if not _another_is_usable(state, host):
         return
-    named = ", ".join(sorted(scripts)[:SCRIPTS_NAMED])
+    named = ", ".join(f"{task} ({script})" for task, script in list(failed.items())[:TASKS_NAMED])
     reason = shortened(
-        f"{len(scripts)} different scripts failed here and on no other host: {named}"
+        f"{len(failed)} different tasks failed here, and their scripts on no other host: {named}"
     )
     d.record(HostExcluded(host=host, reason=reason, by="failures"), cause)
 
 
-def _failed_scripts(host: Host, since_ns: int) -> set[str]:
-    return {failure.script for failure in host.failures if failure.wall_ns >= since_ns}
+def _failed_tasks(host: Host, since_ns: int) -> dict[str, str]:
+    """The script of each task that failed on a host, in the order of the failures."""
+    return {each.task: each.script for each in host.failures if each.wall_ns >= since_ns}
 
 
 def exclude_for_fault(

@@ -196,6 +196,18 @@ def test_fewer_workers_are_read_if_there_are_too_many_steps(curved, monkeypatch)
     assert loss.mean == [losses[step][0] for step in range(5)]
 
 
+def test_mfu_counts_all_workers_if_only_some_are_read(curved, monkeypatch):
+    """The samples of a step are recorded by each worker as those of all workers."""
+    monkeypatch.setattr(task_curves, "MAX_ROWS", 40)
+    with open_timeline(curved / "data") as timeline:
+        curves = TimelineQueries(timeline).curves
+        seconds, mfu = curves.points(TASK, wanted("step_s", "mfu")).curves
+        assert "these are the curves of 1 of 2 workers" in curves.curves(TASK).notes[0]
+    assert mfu.step == seconds.step == list(range(STEPS))
+    for used, took_s in zip(mfu.mean, seconds.mean, strict=True):
+        assert used == pytest.approx(8 * 16 * 3e6 / took_s / (2 * 1e12))
+
+
 def test_worker_with_too_many_steps_is_refused(curved, monkeypatch):
     monkeypatch.setattr(task_curves, "MAX_ROWS", 10)
     with open_timeline(curved / "data") as timeline:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from strata.core.cluster import CoordinatorStarted
+from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import ENDED
@@ -38,7 +39,7 @@ class Resumed(Struct, frozen=True):
 
 
 class TaskFacts(Struct):
-    """The facts of one task."""
+    """The facts of one task; `sizes` has the number of workers of each generation."""
 
     task: str
     spec: TaskSpec | None = None
@@ -48,6 +49,7 @@ class TaskFacts(Struct):
     forked_step: int = 0
     forked_position: int = 0
     resumed: list[Resumed] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
     streams: dict[tuple[str, int], None] = field(default_factory=dict)
     changes: list[tuple[int, int, dict[str, tuple[str, str]]]] = field(default_factory=list)
     markers: Markers = field(default_factory=Markers)
@@ -143,6 +145,8 @@ class CurveFacts:
                     step=body.step,
                 )
             )
+        elif isinstance(body, GenerationChanged):
+            self._of(body.task).sizes[body.generation] = body.world_size
         elif isinstance(body, TaskForked):
             fork = self._of(body.task)
             fork.parent, fork.forked_step = body.parent, body.step

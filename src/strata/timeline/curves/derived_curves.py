@@ -5,7 +5,8 @@
 - `steps/s`, `samples/s`, `tokens/s`: of a bucket, all of its steps (samples, tokens) divided by the
   sum of the median times of its steps.
 - `mfu`: the FLOPs that the model needs for the samples or tokens, as the script states them,
-  divided by what the GPUs of the workers could have done in the time of the step.
+  divided by what the GPUs of the workers could have done in the time of the step. These workers
+  are the ones whose samples are counted: all members of the generation, or the workers read.
 
 The script states `flops_per_token` or `flops_per_sample`, and where they cannot be known otherwise
 `tokens_per_sample` and `peak_flops` of a worker, with `run.log_config`. The tokens of a step are
@@ -127,7 +128,18 @@ class Derived:
         if peak is None:
             return None
         flops = amount * (per_token or per_sample or 0.0)
-        return rate(seconds, flops / (peak * seconds.count), amount > 0)
+        workers = self._counted_workers(seconds, per_token is not None)
+        known = (amount > 0) & (workers > 0)
+        per_worker = np.divide(flops, workers, out=np.zeros(seconds.size), where=known)
+        return rate(seconds, per_worker / peak, known)
+
+    def _counted_workers(self, seconds: Points, of_tokens: bool) -> Floats:
+        """How many workers the samples or tokens of each step are of; 0 where it is unknown."""
+        read = seconds.count.astype(np.float64)
+        if self._worker or (of_tokens and TOKENS in self._curves.rows.logged):
+            return read
+        averaged = self._curves.points("averaged").high
+        return np.where(averaged > 0, self._curves.points("members").high, read)
 
     def _peak(self) -> float | None:
         """The peak FLOP/s of a worker; None if it is unknown or differs between workers."""

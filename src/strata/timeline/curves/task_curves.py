@@ -33,7 +33,7 @@ READ_AT_ONCE = 65_536
 MAX_POINT_BYTES = 512 * 2**20
 DAMAGE_SHOWN = 5
 
-Source: TypeAlias = Literal["logged", "part", "step_s", "samples", "averaged", "derived"]
+Source: TypeAlias = Literal["logged", "part", "step_s", "samples", "averaged", "members", "derived"]
 Key: TypeAlias = tuple[Source, str, str, bool]
 """Source, name, worker (empty: all), whether of undone rows."""
 
@@ -75,9 +75,13 @@ class TaskCurves:
         """The facts of the task."""
         return self._facts.tasks.get(self.task) or TaskFacts(task=self.task)
 
+    def _line(self) -> list[TaskFacts]:
+        """The task and the tasks it was forked from, the first one first."""
+        return self._facts.line(self.task) if self.task in self._facts.tasks else [self.facts]
+
     def refresh(self) -> None:
         """Read new events; the facts are new already."""
-        line = self._facts.line(self.task) if self.task in self._facts.tasks else [self.facts]
+        line = self._line()
         self._read_streams(line)
         resumed = tuple(len(each.resumed) for each in line)
         described = (dict(self.rows.config), dict(self.rows.gpus))
@@ -249,6 +253,10 @@ class TaskCurves:
         if source == "step_s":
             parts = [rows.parts[each].values.astype(np.float64) for each in PARTS]
             return every, np.sum(parts, axis=0)
+        if source == "members":  # workers of the row's generation; 0 if they are not recorded
+            line = self._line()
+            sizes = [line[at].sizes.get(generation, 0) for at, generation in rows.eras]
+            return every, np.array(sizes or [0], np.float64)[rows.era.values]
         column = rows.samples if source == "samples" else rows.averaged
         return every, column.values.astype(np.float64)
 

@@ -15,6 +15,7 @@ from strata.timeline.goodput.goodput_answers import (
     RunsGoodput,
     TimeClass,
 )
+from strata.timeline.goodput.prices import money
 from strata.timeline.read.sentences import counted, lasting
 
 BAR = 24
@@ -34,14 +35,6 @@ STYLES: dict[TimeClass, str] = {
     "paused": "yellow",
 }
 DIM = "bright_black"
-
-
-def money(currency: str, cost: float | None) -> str:
-    """An amount with its currency; empty without one."""
-    if cost is None:
-        return ""
-    digits = 2 if cost >= 0.01 or cost == 0 else 4
-    return f"{currency}{cost:,.{digits}f}"
 
 
 def bar(share: float, width: int = BAR) -> str:

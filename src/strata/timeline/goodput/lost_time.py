@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from strata.timeline.goodput.goodput_answers import LABELS, CauseAnswer, Saving, TimeClass
 from strata.timeline.goodput.interruptions import Interruptions
+from strata.timeline.goodput.prices import money
 from strata.timeline.goodput.step_pieces import Piece
 from strata.timeline.read.records import SECOND_NS, Record, ms
 from strata.timeline.read.sentences import counted, lasting, sentence
@@ -152,8 +153,8 @@ def _saving(cause: Cause, rules: WhatIf) -> Saving | None:
 
 
 def _shown(what: str, seconds: float, cost: float | None, currency: str) -> str:
-    money = f" = {currency}{cost:,.2f}" if cost is not None else ""
-    return f"{what} would have saved {lasting(seconds)}{money}"
+    worth = f" = {money(currency, cost)}" if cost is not None else ""
+    return f"{what} would have saved {lasting(seconds)}{worth}"
 
 
 def _made(spent: Spent, ns: float, what: str, method: str, rules: WhatIf) -> Saving | None:

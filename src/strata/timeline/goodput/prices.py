@@ -87,6 +87,14 @@ def _price(text: str) -> Price:
     return Price(amount, unit, sign)
 
 
+def money(currency: str, cost: float | None) -> str:
+    """An amount with its currency; empty without one."""
+    if cost is None:
+        return ""
+    digits = 2 if cost >= 0.01 or cost == 0 else 4
+    return f"{currency}{cost:,.{digits}f}"
+
+
 class Host(Struct, frozen=True):
     """Where a worker runs, and its number of GPUs; -1 if it never registered."""
 

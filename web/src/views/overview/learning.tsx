@@ -14,6 +14,7 @@ import { useSilence } from "../curves/step-age";
 import { showWindow, useCurveLook } from "../curves/curve-controls";
 import { useVisibleCharts, Watched } from "../curves/visible-charts";
 import { useGoodput } from "../goodput/task-goodput";
+import { money } from "../goodput/time-classes";
 import { hasEnded, progressOf, statusOf } from "../tasks/task-cells";
 
 const HEIGHT_PX = 190;
@@ -60,13 +61,13 @@ function Cost({ task, running }: { task: string; running: boolean }) {
   const { data, error } = useGoodput(task, running);
   if (!data) return error ? <Fact name="Goodput">{UNRECORDED}</Fact> : null;
   const worst = data.classes.filter(({ name }) => name !== "productive").toSorted((a, b) => b.seconds - a.seconds)[0];
-  const money = (cost: number | null | undefined) => (cost === null || cost === undefined ? UNRECORDED : `${data.currency}${cost.toFixed(2)}`);
+  const costs = (cost: number | null | undefined) => (cost === null || cost === undefined ? UNRECORDED : money(data.currency, cost));
   return (
     <>
       <Fact name="Goodput">{data.total_s > 0 ? percent(data.goodput * 100) : UNRECORDED}</Fact>
       {worst && worst.seconds > 0 && <Fact name="Most time lost">{worst.label}, {duration(worst.seconds * 1000)}</Fact>}
       <Fact name="Cost">
-        {data.price ? `${money(data.cost)}, of it ${money(data.lost_cost)} lost` : <a className="text-accent hover:underline" href={hrefTo(["goodput", task])}>set <code>price</code></a>}
+        {data.price ? `${costs(data.cost)}, of it ${costs(data.lost_cost)} lost` : <a className="text-accent hover:underline" href={hrefTo(["goodput", task])}>set <code>price</code></a>}
       </Fact>
     </>
   );

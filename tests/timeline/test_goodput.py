@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from strata.config import Settings
 from strata.core.events import Event
 from strata.core.record.event_codec import CODEC
 from strata.core.workers.worker_facts import StepFinished, TrainingStarted
@@ -15,8 +16,12 @@ from strata.errors import InvalidArgument, NotFound
 from strata.sim.injected_faults import FAULTS
 from strata.store.event_batches import pack, unpack
 from strata.store.memory_store import MemoryStore
+from strata.timeline.archive import run_archive
+from strata.timeline.archive.run_archive import archive, open_anywhere
+from strata.timeline.archive.run_excerpt import run_of
 from strata.timeline.archive.run_lookup import open_recorded
 from strata.timeline.audit.sample_audit import audit
+from strata.timeline.goodput import runs_goodput
 from strata.timeline.goodput.ledger import ledger
 from strata.timeline.goodput.prices import Host, HostShares, Meter, parse_prices
 from strata.timeline.goodput.runs_goodput import RunsLedger
@@ -311,8 +316,6 @@ def test_series_has_every_second_of_every_class(crashed):
 
 
 def test_runs_are_summed_by_run_week_and_host(folder, crashed):
-    from strata.config import Settings
-
     found = RunsLedger(Settings(), str(folder)).goodput(None, parse_prices("1/worker-hour"))
     parts = [
         of(crashed, task=r.text("task"))
@@ -326,6 +329,44 @@ def test_runs_are_summed_by_run_week_and_host(folder, crashed):
         assert sum(row.cost for row in rows) == pytest.approx(total_s / HOUR_S)
     assert {row.name for row in found.hosts} == {"host0"}
     assert any(each.kind == "WorkerLost" for each in found.causes)
+
+
+@pytest.fixture(scope="module")
+def several():
+    """Three short tasks, one after the other."""
+    return Planted(steps=40)
+
+
+def test_older_tasks_of_a_log_are_named_as_left_out(several, monkeypatch, tmp_path):
+    monkeypatch.setattr(runs_goodput, "MAX_TASKS", 1)
+    tasks = list(dict.fromkeys(each.text("task") for each in several.kinds("WorkerRegistered")))
+    assert len(tasks) > 2
+    text = f": {len(tasks) - 1} tasks older than the newest 1"
+    saved = several.saved(tmp_path / "several")
+    stored = RunsLedger(Settings(), str(saved)).goodput(None, parse_prices(""))
+    assert [each.endswith(text) for each in stored.left_out] == [True]
+    none = tmp_path / "none"
+    present = RunsLedger(Settings(), str(none)).goodput(several.queries, parse_prices(""))
+    assert present.left_out == [f"planted{text}"]
+    newest = ledger(several.timeline, tasks[-1])
+    assert present.total_s == stored.total_s == pytest.approx(newest.total.ns / 1e9)
+
+
+def test_archived_run_without_workers_is_read_once(several, monkeypatch, tmp_path):
+    submitted = next(r for r in several.kinds("TaskSubmitted") if r.text("task") == "train-2")
+    archive(run_of(several.timeline, "train-2", submitted.at_ns), str(tmp_path), "waiting")
+    opened = []
+
+    def opening(where, name, settings):
+        opened.append(name)
+        return open_anywhere(where, name, settings)
+
+    monkeypatch.setattr(run_archive, "open_anywhere", opening)
+    monkeypatch.setattr(runs_goodput, "GOODPUT_MOST_S", 0.0)
+    found = RunsLedger(Settings(), str(tmp_path))
+    for _ in range(2):
+        assert found.goodput(None, parse_prices("")).runs == []
+    assert opened == ["waiting"]
 
 
 def test_unknown_task_is_an_error(crashed):
@@ -366,6 +407,12 @@ def test_every_worker_of_a_run_is_priced_by_its_gpus(crashed):
     answer = of(crashed, "2.49/gpu-hour")  # simulated workers register one GPU
     assert answer.cost == pytest.approx(2.49 * answer.total_s / HOUR_S)
     assert answer.lost_cost == pytest.approx(answer.cost * (1 - answer.goodput))
+
+
+def test_small_saving_is_not_shown_as_nothing(crashed):
+    saving = cause(of(crashed, "1/worker-hour"), "WorkerLost").saving
+    assert 0 < saving.cost < 0.005
+    assert saving.text.endswith(f" = ${saving.cost:.4f}")
 
 
 def test_gpu_price_counts_the_gpus_of_each_worker():

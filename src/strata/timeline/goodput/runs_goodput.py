@@ -1,7 +1,8 @@
 """Goodput over several runs: the present log and the archived runs, by run, week, host and cause.
 
 A run that is archived and still in the log counts once. The ledgers of archived runs do not change,
-so their sums are kept. At most `MAX_RUNS` runs are read, the newest ones.
+so their sums are kept. At most `MAX_RUNS` runs are read, and `MAX_TASKS` tasks of each, the newest
+ones; `left_out` names the others.
 """
 
 from collections import OrderedDict
@@ -32,10 +33,11 @@ from strata.timeline.queries import GOODPUT_MOST_S, GOODPUT_SHARE, TimelineQueri
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import SECOND_NS
 from strata.timeline.read.run_timeline import Timeline
+from strata.timeline.read.sentences import counted
 
 MAX_RUNS = 100
 MAX_TASKS = 200
-KEPT = 1_000
+KEPT = 200
 SHOWN = 200
 
 ByClass = dict[TimeClass, Spent]
@@ -54,6 +56,13 @@ class TaskSums(Struct):
     notes: list[str]
 
 
+class _RunSums(Struct, frozen=True):
+    """The sums of a run's newest tasks, and the number of its older ones."""
+
+    tasks: list[TaskSums]
+    older: int
+
+
 class _Sums(Struct):
     """The sums of several tasks."""
 
@@ -70,7 +79,7 @@ def task_sums(timeline: Timeline, task: str, prices: Prices) -> TaskSums:
     name = timeline.name or "log"
     return TaskSums(
         run=name,
-        cluster=state_at(timeline, timeline.position).state.cluster or name,
+        cluster=cluster_of(timeline),
         task=task,
         classes=found.classes,
         weeks=found.weeks,
@@ -80,11 +89,21 @@ def task_sums(timeline: Timeline, task: str, prices: Prices) -> TaskSums:
     )
 
 
+def cluster_of(timeline: Timeline) -> str:
+    """The cluster of a run; its name if the log has no id of a cluster."""
+    return state_at(timeline, timeline.position).state.cluster or timeline.name or "log"
+
+
 def tasks_with_workers(timeline: Timeline) -> list[str]:
     """The tasks whose workers registered, the newest last."""
     kinds = {WorkerRegistered.__name__}
     found = timeline.records(node=COORDINATOR, kinds=kinds)
-    return list(dict.fromkeys(record.text("task") for record in found))[-MAX_TASKS:]
+    return list(dict.fromkeys(record.text("task") for record in found))
+
+
+def _older(name: str, count: int) -> list[str]:
+    """What to tell of a log's tasks that are left out."""
+    return [f"{name or 'log'}: {counted(count, 'task')} older than the newest {MAX_TASKS}"]
 
 
 class RunsLedger:
@@ -93,7 +112,7 @@ class RunsLedger:
     def __init__(self, settings: Settings, where: str) -> None:
         self._settings = settings
         self._where = where
-        self._kept: OrderedDict[tuple[str, str, str], TaskSums] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, float, str], _RunSums] = OrderedDict()
         self._paced = Paced[RunsGoodput](GOODPUT_SHARE, GOODPUT_MOST_S)
         self._lock = Lock()
 
@@ -104,7 +123,8 @@ class RunsLedger:
     def _goodput(self, own: TimelineQueries | None, prices: Prices) -> RunsGoodput:
         log = own.timeline if own is not None else None
         released = _released(log) if log is not None else set()
-        present = tasks_with_workers(log) if log is not None else []
+        every = tasks_with_workers(log) if log is not None else []
+        present = every[-MAX_TASKS:]
         left_out: list[str] = []
         found: dict[tuple[str, str], TaskSums] = {}
         if log is not None:
@@ -116,6 +136,10 @@ class RunsLedger:
         if log is not None:
             for task in released.intersection(present):
                 _keep(found, task_sums(log, task, prices))
+            cluster = cluster_of(log)
+            missing = [task for task in every if (cluster, task) not in found]
+            if missing:
+                left_out += _older(log.name, len(missing))
         return combined(found.values(), prices, left_out)
 
     def _archived(self, prices: Prices, left_out: list[str], logs: bool) -> Iterator[TaskSums]:
@@ -133,28 +157,34 @@ class RunsLedger:
         rows = sorted((row for row in rows if row.archived or logs), key=lambda row: -row.to_ms)
         for row in rows[:MAX_RUNS]:
             try:
-                yield from self._of_run(row, prices)
+                of_run = self._of_run(row, prices)
+                yield from of_run.tasks
+                if of_run.older:
+                    left_out += _older(row.name, of_run.older)
             except StrataError as error:
                 unreadable(row.name, error)
         left_out += [f"{row.name}: more than {MAX_RUNS} runs" for row in rows[MAX_RUNS:]]
 
-    def _of_run(self, run: RunRow, prices: Prices) -> list[TaskSums]:
+    def _of_run(self, run: RunRow, prices: Prices) -> _RunSums:
         """The sums of a run, from earlier or from its files; those of a log may change."""
         from strata.timeline.archive.run_archive import open_anywhere
 
+        key = (run.name, run.to_ms, prices.text)
         with self._lock:
-            known = [self._kept.get((run.name, task, prices.text)) for task in run.tasks]
-        found = [each for each in known if each is not None]
-        if found and len(found) == len(run.tasks):
-            return found
+            known = self._kept.get(key) if run.archived else None
+        if known is not None:
+            return known
         with open_anywhere(self._where, run.name, self._settings) as timeline:
             tasks = tasks_with_workers(timeline)
             own = [task for task in tasks if timeline.task in ("", task)]
-            found = [task_sums(timeline, task, prices) for task in own]
+            newest = own[-MAX_TASKS:]
+            found = _RunSums(
+                tasks=[task_sums(timeline, task, prices) for task in newest],
+                older=len(own) - len(newest),
+            )
         if run.archived:
             with self._lock:
-                for sums in found:
-                    self._kept[run.name, sums.task, prices.text] = sums
+                self._kept[key] = found
                 while len(self._kept) > KEPT:
                     self._kept.popitem(last=False)
         return found

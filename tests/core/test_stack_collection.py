@@ -9,6 +9,7 @@ import pytest
 
 from strata.core.barriers.barrier_rules import ArriveAtBarrier, BarrierFailed
 from strata.core.rule_settings import Timeouts
+from strata.core.workers import stack_collection
 from strata.core.workers.heartbeats import Beat
 from strata.core.workers.liveness import Watch
 from strata.core.workers.stack_collection import (
@@ -18,6 +19,7 @@ from strata.core.workers.stack_collection import (
     StacksCollected,
     StacksRequested,
 )
+from strata.core.workers.stack_deadlines import StackDeadlines
 from strata.core.workers.stack_reports import (
     ProcessStacks,
     StackFrame,
@@ -196,6 +198,38 @@ def test_report_is_recorded_once_and_only_if_asked_for():
     assert of(hanging.report("b"), StacksCollected)
     assert hanging.report("b") == []
     assert hanging.report("a", collection=9) == []
+
+
+def test_stopped_heartbeats_collect_from_the_suspect_alone():
+    hanging = Hanging()
+    asks = RequestStacks(task=hanging.task.id, trigger="heartbeat", suspects=["b"])
+    ((_, asked),) = of(hanging.decide(asks), StacksRequested)
+    assert (asked.workers, asked.left_out) == (["b"], 2)
+    found = hanging.run_until(20, reports="abc")
+    ((_, later),) = of(found, StacksRequested)
+    assert (later.trigger, later.workers) == ("hang", ["a", "b", "c"])
+
+
+def test_stopped_heartbeats_of_a_worker_are_asked_for_once_a_minute():
+    deadlines = StackDeadlines(5 * SECOND_NS)
+
+    def begins(trigger, worker, at_s):
+        return bool(deadlines.before_verdict("t", trigger, "", [worker], at_s * SECOND_NS)[0])
+
+    assert begins("heartbeat", "a", 1)
+    assert not begins("heartbeat", "a", 30)
+    assert begins("heartbeat", "b", 31)
+    assert begins("hang", "c", 32)
+    assert not begins("heartbeat", "c", 33)
+    assert not begins("hang", "c", 34)
+
+
+def test_limit_of_a_collection_counts_every_reporter(monkeypatch):
+    monkeypatch.setattr(stack_collection, "MAX_COLLECTION_BYTES", 6_000)
+    monkeypatch.setattr(stack_collection, "_reporters", lambda *_: ["agent", ""])
+    hanging = Hanging()
+    ((_, asked),) = of(hanging.decide(RequestStacks(task=hanging.task.id)), StacksRequested)
+    assert asked.max_bytes == 1_000
 
 
 def test_user_cannot_collect_stacks_of_a_task_without_workers():

@@ -2,8 +2,9 @@
 
 A collection begins when the watchdog suspects a hang, a barrier times out, or a user asks for it.
 Each worker is asked twice: the agent of its host reads the stacks of its processes from outside,
-and its own session thread reports them with what it waits for. A collection ends when every report
-is there, or after `hang_report_s`. A task has one collection at a time.
+and its own session thread reports them with what it waits for. When heartbeats stop, only the
+worker that sent none is asked. A collection ends when every report is there, or after
+`hang_report_s`. A task has one collection at a time.
 
 `core/workers/stack_deadlines` decides when the watchdog begins one and when it is over.
 """
@@ -38,7 +39,8 @@ class StacksRequested(Fact, frozen=True, kw_only=True):
     `trigger` is `hang` (steps stopped), `barrier` (a barrier timed out), `heartbeat` (heartbeats
     stopped, the loss of the worker is near) or `request`. `suspects` are the workers that did not
     progress or arrive, `reporters` the agents that are asked about each worker (the empty name is
-    the worker itself). `left_out` counts workers beyond the limit.
+    the worker itself). `left_out` counts the other workers, which are not asked: those beyond the
+    limit, and for `heartbeat` all but the suspects.
     """
 
     sentence = "stacks of {workers} are collected[: {reason}]"
@@ -155,7 +157,11 @@ def request_stacks(d: Decision, c: RequestStacks) -> StackCollection:
             f"task {task.id!r} has no running workers, so there are no stacks to collect",
             hint="collect stacks while the task runs; earlier ones: strata stacks --last",
         )
-    asked = living[:MAX_ASKED]
+    # A heartbeat that is late says nothing of the other workers, so they are not interrupted.
+    suspects = [w for w in living if w in c.suspects]
+    asked = (suspects if suspects and c.trigger == "heartbeat" else living)[:MAX_ASKED]
+    reporters = {worker: _reporters(d.state, task, worker) for worker in asked}
+    reports = sum(len(each) for each in reporters.values())
     fact = StacksRequested(
         task=task.id,
         collection=before.number + 1 if before is not None else 1,
@@ -164,8 +170,8 @@ def request_stacks(d: Decision, c: RequestStacks) -> StackCollection:
         workers=asked,
         suspects=[worker for worker in c.suspects if worker in asked],
         ranks={worker: rank for rank, worker in enumerate(task.members) if worker in asked},
-        reporters={worker: _reporters(d.state, task, worker) for worker in asked},
-        max_bytes=min(MAX_REPORT_BYTES, MAX_COLLECTION_BYTES // len(asked)),
+        reporters=reporters,
+        max_bytes=min(MAX_REPORT_BYTES, MAX_COLLECTION_BYTES // reports),
         left_out=len(living) - len(asked),
     )
     d.record(fact, c.cause)

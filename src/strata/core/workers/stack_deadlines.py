@@ -2,7 +2,8 @@
 
 A verdict on a hang or a barrier waits until the collection that it began is over, for at most
 `hang_report_s`. A task's next collection by the watchdog may begin `EVERY_NS` after the last one;
-until then verdicts do not wait. A user's request is never refused for that reason.
+until then verdicts do not wait. A user's request is never refused for that reason, and a collection
+of the one worker whose heartbeats stopped delays only the next one of that worker.
 """
 
 from msgspec import Struct
@@ -39,21 +40,21 @@ class StackDeadlines:
     def __init__(self, limit_ns: int) -> None:
         self.limit_ns = limit_ns
         self._open: dict[str, _Open] = {}
-        self._begun_ns: dict[str, int] = {}
+        self._begun_ns: dict[tuple[str, str], int] = {}
 
     def adopt(self, state: Cluster, now_ns: int) -> None:
         """Continue the collections that were in progress before a restart."""
         for task in state.tasks.values():
             if task.stack_collection is not None and task.stack_collection.open:
                 self._expect(task.id, task.stack_collection.number, now_ns)
-                self._begun_ns[task.id] = now_ns
+                self._begun_ns[task.id, ""] = now_ns
 
     def follow(self, fact: Fact, now_ns: int) -> None:
         """Note the begin or end of a collection."""
         if isinstance(fact, StacksRequested):
             self._expect(fact.task, fact.collection, now_ns)
             if fact.trigger != "request":
-                self._begun_ns[fact.task] = now_ns
+                self._begun_ns[fact.task, _only(fact.trigger, fact.suspects)] = now_ns
         elif isinstance(fact, StackCollectionEnded):
             self._open.pop(fact.task, None)
 
@@ -69,9 +70,10 @@ class StackDeadlines:
         """Commands that precede a verdict, and when to look at the verdict again; None: now."""
         if task in self._open:
             return [], now_ns + AGAIN_NS
-        if not self.may_begin(task, now_ns):
+        only = _only(trigger, suspects)
+        if not self.may_begin(task, only, now_ns):
             return [], None
-        self._begun_ns[task] = now_ns
+        self._begun_ns[task, only] = now_ns
         begin = RequestStacks(task=task, trigger=trigger, reason=reason, suspects=suspects)
         return [begin], now_ns + AGAIN_NS
 
@@ -95,12 +97,12 @@ class StackDeadlines:
             return self.before_verdict(task, "heartbeat", reason, [worker], now_ns)[0], None
         return [], None
 
-    def may_begin(self, task: str, now_ns: int) -> bool:
-        """Whether the watchdog may begin a collection of the task."""
+    def may_begin(self, task: str, only: str, now_ns: int) -> bool:
+        """Whether the watchdog may begin a collection of the task, or of `only` one worker."""
         if self.limit_ns <= 0 or task in self._open:
             return False
-        begun_ns = self._begun_ns.get(task)
-        return begun_ns is None or now_ns - begun_ns >= EVERY_NS
+        begun = (self._begun_ns.get((task, each)) for each in {"", only})
+        return all(begun_ns is None or now_ns - begun_ns >= EVERY_NS for begun_ns in begun)
 
     def moments(self) -> list[int]:
         """The times of the next checks."""
@@ -128,3 +130,8 @@ class StackDeadlines:
         limit_ns = self.limit_ns or 5 * SECOND_NS
         look_ns = now_ns + SECOND_NS // 2
         self._open[task] = _Open(number=number, deadline_ns=now_ns + limit_ns, look_ns=look_ns)
+
+
+def _only(trigger: Trigger, suspects: list[str]) -> str:
+    """The worker that alone is asked; empty if the whole task is."""
+    return suspects[0] if trigger == "heartbeat" and suspects else ""

@@ -89,3 +89,17 @@ def test_rest_has_every_answer(url):
         wrong = client.get("/points", params={"task": TASK, "name": "loss", "x": "epochs"})
         assert wrong.status_code == 400
         assert client.get("", params={"task": "train-9"}).status_code == 404
+
+
+def test_alerts_of_a_recorded_run_name_a_task_that_does_not_exist(curved, tmp_path):
+    data = ("--data", str(curved / "data"))
+    listed = strata("alerts", TASK, "--all", "--json", *data, cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    rules = [json.loads(line)["rule"] for line in listed.stdout.splitlines()]
+    assert "loss_not_finite" in rules
+    table = strata("alerts", "--all", *data, cwd=tmp_path).stdout.splitlines()[0]
+    assert table.split()[:3] == ["alert", "status", "severity"]
+    for verb in (("alerts", "nope"), ("stacks", "nope", "--last"), ("goodput", "nope")):
+        unknown = strata(*verb, *data, cwd=tmp_path)
+        said = f"strata: no task 'nope' is recorded here\nhint: the tasks are {TASK}\n"
+        assert (unknown.returncode, unknown.stderr) == (4, said), verb

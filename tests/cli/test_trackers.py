@@ -418,7 +418,7 @@ def test_mlflow_has_each_value_once_although_senders_were_killed(
     tags = {each["key"]: each["value"] for each in run["data"]["tags"]}
     assert (tags["strata.task"], run["info"]["status"]) == (TASK, "FINISHED")
     again = killed_sender("mlflow", mlflow, tmp_path, curved / "data", 0, "", "killed")
-    assert "sent 0 logged items" in again.stdout
+    assert "sent 0 values" in again.stdout
 
 
 def test_wandb_has_each_value_once_although_senders_were_killed(curved, expected, tmp_path):
@@ -512,3 +512,30 @@ def test_missing_library_is_named_with_its_extra(monkeypatch):
     with pytest.raises(NotFound) as missing:
         destination_of("wandb", "out", "strata", None)
     assert missing.value.hint == "pip install 'strata-runtime[wandb]'"
+
+
+@pytest.mark.parametrize(
+    ("format", "given", "code", "said"),
+    [
+        ("tensorboard", ("--rank", "7"), 4, "'script-1' has no rank 7"),
+        ("tensorboard", ("--from", "end-5m", "--project", "x"), 2, "--from, --project cannot"),
+        ("perfetto", ("--follow",), 2, "--follow cannot be used with --format perfetto"),
+    ],
+)
+def test_options_and_ranks_that_do_not_apply_are_errors(
+    format, given, code, said, curved, tmp_path
+):
+    out = tmp_path / "out"
+    arguments = ("export", "--format", format, "--out", str(out), *given)
+    done = strata(*arguments, "--data", str(curved / "data"), cwd=tmp_path)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert not out.exists()
+
+
+def test_wandb_without_a_login_is_one_error(curved, tmp_path):
+    pytest.importorskip("wandb")
+    arguments = ("export", "--format", "wandb", "--out", "out", "--data", str(curved / "data"))
+    empty = {"WANDB_API_KEY": "", "WANDB_MODE": "online", "HOME": str(tmp_path)}
+    done = strata(*arguments, cwd=tmp_path, **empty)
+    assert done.returncode == 6, done.stderr
+    assert done.stderr.startswith("strata: W&B has no API key\nhint: run `wandb login`")

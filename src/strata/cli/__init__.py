@@ -54,6 +54,7 @@ def _run() -> int:
 
 def _refuse_usage(error: TyperException) -> int:
     """Print what is wrong with the command line, or the help if it is empty."""
+    error.message = error.message.removeprefix("Value error, ")  # which Typer's checks add
     if terminal.wants_json(sys.argv[1:]):
         message, hint = error.format_message(), "use --help to list the arguments and options"
         terminal.print_error(InvalidArgument.code, message, hint, exit_codes.USAGE)

@@ -1,18 +1,32 @@
-"""List the alerts, or send a test message to every channel."""
+"""List open alerts, or send a test message to every channel."""
 
 from typing import Annotated
 
+import msgspec
 import typer
+from msgspec import Raw
 from rich.text import Text
 
 from strata.cli.support import exit_codes
 from strata.cli.support.options import AsJson, Limit, Url
-from strata.cli.support.rest_client import Api, reach
-from strata.cli.support.tables import Column, Look, ago, console, duration, plain, print_json
-from strata.cli.support.tables import print_list as show_list
+from strata.cli.support.past_source import Data, RunName, opened
+from strata.cli.support.rest_client import Api, Listing, reach
+from strata.cli.support.tables import (
+    Column,
+    Look,
+    ago,
+    console,
+    duration,
+    plain,
+    print_found,
+    print_json,
+)
+from strata.cli.support.terminal import note
 from strata.coordinator.rest.alert_responses import AlertResponse, ChannelTested
+from strata.errors import InvalidArgument
 
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
+STATUS_STYLES = {"open": "", "resolved": "green"}
 
 What = Annotated[
     str,
@@ -26,13 +40,11 @@ All = Annotated[bool, typer.Option("--all", help="Also list resolved alerts.")]
 
 
 def severity(alert: AlertResponse) -> Text:
-    """The severity, or that the alert is resolved."""
-    if alert.status == "resolved":
-        return Text("resolved", style="green")
-    return Text(alert.severity, style=STYLES[alert.severity])
+    """The severity; dim if the alert is resolved."""
+    return Text(alert.severity, style=STYLES[alert.severity] if alert.status == "open" else "dim")
 
 
-def note(alert: AlertResponse) -> str:
+def said(alert: AlertResponse) -> str:
     """What the alert says, and what became of it."""
     parts = [f"{alert.id}: {alert.text}"]
     if alert.count > 1:
@@ -54,6 +66,7 @@ LOOK = Look(
     AlertResponse,
     [
         Column("alert", lambda alert, _: alert.id),
+        Column("status", lambda alert, _: Text(alert.status, style=STATUS_STYLES[alert.status])),
         Column("severity", lambda alert, _: severity(alert)),
         Column("rule", lambda alert, _: alert.rule),
         Column("subject", lambda alert, _: alert.subject, shrinks=True),
@@ -62,9 +75,8 @@ LOOK = Look(
         Column("times", lambda alert, _: str(alert.count), "right", from_width=100),
         Column("event", lambda alert, _: alert.event, from_width=110),
     ],
-    empty="no alert is open; --all lists the resolved ones",
-    next_command="strata alerts --all",
-    note=note,
+    empty="no alerts are open",
+    note=said,
     mark=lambda alert: (
         ("✓", "green") if alert.status == "resolved" else ("!", STYLES[alert.severity])
     ),
@@ -75,15 +87,67 @@ def alerts(
     what: What = "",
     every: All = False,
     limit: Limit = 100,
+    data: Data = "",
+    run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List open alerts, errors and warnings of the rules; or send a test message."""
-    api = reach(url)
+    """List open alerts, or send a test message to every channel."""
     if what == "test":
-        test(api, as_json)
+        if data or run:
+            raise InvalidArgument("a recorded run sends no messages", hint="omit --data and --run")
+        test(reach(url), as_json)
         return
-    show_list(api, LOOK, limit, as_json, status=None if every else "open", task_id=what)
+    if run and not data:
+        raise InvalidArgument("--run needs the folder of the run", hint="add --data FOLDER")
+
+    def none() -> None:
+        print_none(what, every)
+
+    if data:
+        found = recorded(data, run, what, every, limit)
+        print_found(LOOK, found, as_json, none, decoded)
+        return
+    api = reach(url)
+    if what:
+        api.get(f"/api/tasks/{what}")  # raises if there is no such task
+    found = api.listing("/api/alerts", limit, status=None if every else "open", task_id=what)
+    print_found(LOOK, found, as_json, none, api.decode)
+
+
+def recorded(data: str, run: str, task: str, every: bool, limit: int) -> Listing:
+    """The alerts at the end of a recorded run."""
+    # Imported here: Arrow is slow to import, and a coordinator's list does not need it.
+    from strata.coordinator.rest.views import alert_views
+    from strata.timeline.read.past_states import state_at
+    from strata.timeline.read.recorded_tasks import require_task
+
+    with opened(data, run) as timeline:
+        if task:
+            require_task(timeline, task)
+        past = state_at(timeline, timeline.position)
+        now_ms = timeline.extent().to_ns // 1_000_000
+    if past.doubt:
+        note(f"alerts after @{past.position} are missing: {past.doubt}")
+    ordered = sorted(past.state.alerts.values(), key=alert_views.alert_order)
+    chosen = [each for each in ordered if (every or each.open) and task in ("", each.task)]
+    items = [Raw(msgspec.json.encode(each)) for each in alert_views.alerts(chosen[:limit])]
+    return Listing(items, len(chosen), now_ms)
+
+
+def decoded(item: Raw, kind: type[AlertResponse]) -> AlertResponse:
+    """An alert from the JSON that was made of it here."""
+    return msgspec.json.decode(item, type=kind)
+
+
+def print_none(task: str, every: bool) -> None:
+    """Print that no alert is listed."""
+    of = f" of {plain(task)}" if task else ""
+    if every:
+        console().print(Text(f"no alerts{of} were raised"))
+    else:
+        text = f"no alerts{of} are open; `strata alerts --all` also lists resolved ones"
+        console().print(Text(text), soft_wrap=True)
 
 
 def test(api: Api, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from strata.cli.support.past_source import (
 )
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import count
+from strata.cli.support.task_options import is_given
 from strata.cli.support.tracker_exports import (
     FollowTask,
     OfRank,
@@ -30,6 +31,11 @@ from strata.errors import InvalidArgument
 from strata.timeline.queries import TimelineQueries
 
 Format = Literal["perfetto", "parquet", "jsonl", "otlp", "tensorboard", "mlflow", "wandb"]
+WINDOW = {"start": "--from", "end": "--to"}
+TRACKED = {"task": "--task", "rank": "--rank", "follow": "--follow"}
+SENT = {"project": "--project", "state": "--state"}
+"""Options that only some formats take."""
+
 OfFormat = Annotated[Format, typer.Option("--format", help="Format of the export.")]
 Out = Annotated[
     str,
@@ -42,6 +48,7 @@ Out = Annotated[
 
 
 def export(
+    context: typer.Context,
     out: Out,
     format: OfFormat = "perfetto",
     start: From = "",
@@ -61,6 +68,7 @@ def export(
     Open a Perfetto trace at ui.perfetto.dev. All verbs read a run exported as Parquet with --data.
     With --from or --to, Parquet is one file with the events of that window.
     """
+    refuse_unused(context, format)
     if (tracker := tracker_of(format)) is not None:
         forward(
             tracker,
@@ -95,6 +103,20 @@ def export(
             with Path(out).open("wb") as file:
                 file.writelines(queries.export(format, from_ms, to_ms))
             typer.echo(f"wrote {out}")
+
+
+def refuse_unused(context: typer.Context, format: Format) -> None:
+    """Raise for an option that the format does not take."""
+    if tracker_of(format) is None:
+        unused = TRACKED | SENT
+    else:
+        unused = WINDOW | (SENT if format == "tensorboard" else {})
+    wrong = [option for name, option in unused.items() if is_given(context, name)]
+    if wrong:
+        raise InvalidArgument(
+            f"{', '.join(wrong)} cannot be used with --format {format}",
+            hint="leave it out; `strata export --help` lists the options",
+        )
 
 
 def keep(queries: TimelineQueries, out: str, run: str) -> None:

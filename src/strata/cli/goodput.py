@@ -11,7 +11,7 @@ from strata.cli.support.past_source import Data, Remote, RunName, past_of
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import console, print_json
 from strata.config import load_process
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, NotFound
 from strata.timeline.goodput.goodput_answers import RunsGoodput
 from strata.timeline.goodput.prices import Prices, parse_prices
 
@@ -55,7 +55,13 @@ def goodput(
         else:
             goodput_output.show_runs(out, across)
         return
-    found = past_of(data, run, url).goodput(task, prices)
+    past = past_of(data, run, url)
+    try:
+        found = past.goodput(task, prices)
+    except NotFound:
+        if task:
+            past.curves.curves(task)  # raises if there is no such task
+        raise
     if as_json:
         print_json([msgspec.json.encode(found)])
     else:

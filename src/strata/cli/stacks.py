@@ -53,6 +53,7 @@ def stacks(
     past = past_of(data, run, url)
     found = past.stacks(task) if last else collect(past, url, task)
     if found is None:
+        past.curves.curves(task)  # raises if there is no such task
         raise NotFound(
             f"no stacks of {task} are recorded",
             hint=f"collect them while the task runs: strata stacks {task}",

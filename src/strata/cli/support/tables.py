@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.cli.support import terminal
-from strata.cli.support.rest_client import Api, Param
+from strata.cli.support.rest_client import Api, Listing, Param
 from strata.cli.support.safe_console import SafeConsole
 from strata.cli.support.terminal import JSON_CONTROLS
 from strata.coordinator.rest.response_models import StatusResponse
@@ -93,19 +93,35 @@ def print_json(items: Sequence[bytes | msgspec.Raw]) -> None:
 
 def print_list(api: Api, look: Look[Item], limit: int, as_json: bool, **filters: Param) -> None:
     """Print a list as JSON, or as a table with notes."""
+
+    def print_none() -> None:
+        if any(filters.values()):
+            print_empty(f"no {look.verb} match", f"strata {look.verb}")
+        else:
+            print_empty(look.empty, look.next_command or join_command(api))
+
     found = api.listing(f"/api/{look.verb}", limit, **filters)
+    print_found(look, found, as_json, print_none, api.decode)
+
+
+def print_found(
+    look: Look[Item],
+    found: Listing,
+    as_json: bool,
+    print_none: Callable[[], None],
+    decode: Callable[[msgspec.Raw, type[Item]], Item],
+) -> None:
+    """Print items as JSON, or as a table with notes; `print_none` prints that there are none."""
     if as_json:
         print_json(found.items)
     elif found.items:
-        items = [api.decode(item, look.kind) for item in found.items]
+        items = [decode(item, look.kind) for item in found.items]
         out = console()
         out.print(table(look.columns, items, found.now_ms, out.width))
         notes = [(look.mark(item), note) for item in items if (note := look.note(item))]
         print_notes(out, notes)
-    elif any(filters.values()):
-        print_empty(f"no {look.verb} match", f"strata {look.verb}")
     else:
-        print_empty(look.empty, look.next_command or join_command(api))
+        print_none()
     if len(found.items) < found.total:
         hint = f"--limit {found.total} shows all"
         terminal.note(f"{len(found.items):,} of {found.total:,} shown; {hint}")

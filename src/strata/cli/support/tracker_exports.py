@@ -115,7 +115,11 @@ def forward(
         destination = destination_of(tracker, out, project, source)
         forwarder = Forwarder(source, destination, path)
         forwarder.run(follow)
-    typer.echo(f"sent {count(forwarder.sent)} logged items of {name} to {out}")
+    if tracker == "mlflow":
+        typer.echo(f"sent {count(forwarder.sent)} values of {name} to {out}")
+    else:
+        folder = f"{out}/{name}" if tracker == "tensorboard" else out
+        typer.echo(f"wrote {count(forwarder.sent)} values of {name} to {folder}")
 
 
 def destination_of(tracker: Tracker, out: str, project: str, source: "Source") -> "Destination":

@@ -121,6 +121,7 @@ class LoggedPages:
         self._refresh()
         facts = self._task(task)
         ended = facts.state in ENDED or not self._timeline.live
+        self._check_rank(facts, rank, ended)
         committed = None if ended else self._committed.get(facts.task, 0)
         places = decoded(cursor)
         walk = _Walk(self._timeline, facts, self._holders(facts.task, rank), committed)
@@ -180,6 +181,17 @@ class LoggedPages:
                 else "no task was submitted yet",
             )
         return tasks[task]
+
+    def _check_rank(self, facts: TaskFacts, rank: int, ended: bool) -> None:
+        """Raise if the task has no such rank; one that still trains may get it later."""
+        known = {each for _, seats in self._seats.get(facts.task, []) for each in seats}
+        if not ended and facts.spec is not None:
+            known.update(range(facts.spec.worker_count))
+        if known and rank not in known:
+            raise NotFound(
+                f"task {facts.task!r} has no rank {rank}",
+                hint=f"its ranks are {min(known)} to {max(known)}",
+            )
 
     def _holders(self, task: str, rank: int) -> list[tuple[int, str]]:
         """The generations in order, with the worker that holds the rank."""

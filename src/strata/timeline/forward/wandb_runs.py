@@ -21,7 +21,7 @@ from wandb.proto import wandb_internal_pb2 as pb
 from wandb.sdk.internal.datastore import DataStore
 
 from strata.core.workers.worker_facts import MediaLogged
-from strata.errors import Corrupt
+from strata.errors import Corrupt, Unauthenticated, Unavailable
 from strata.timeline.forward.forwarding import Batch, Progress, Source
 from strata.timeline.forward.logged_pages import LoggedItem, LoggedPage
 from strata.timeline.forward.tensorboard_files import png_of
@@ -76,7 +76,29 @@ class WandbRuns:
         """Start the library's run, and its process."""
         if self._run is not None:
             return
-        self._run = wandb.init(
+        try:
+            self._run = self._started(page)
+        except wandb.errors.UsageError as error:
+            if "API key" not in str(error):
+                raise
+            raise Unauthenticated(
+                "W&B has no API key",
+                hint="run `wandb login`, or set WANDB_MODE=offline to write files for `wandb sync`",
+            ) from error
+        except wandb.errors.CommError as error:
+            raise Unavailable(
+                f"W&B did not open the run: {error}", hint="check the API key and the network"
+            ) from error
+        helpers = [each for each in psutil.Process().children() if "wandb" in each.name()]
+        if helpers:
+            self._progress.helper = (helpers[0].pid, helpers[0].create_time())
+        self._run.define_metric(STEP)
+        self._run.define_metric("*", step_metric=STEP)
+        self._describe(page)
+
+    def _started(self, page: LoggedPage) -> Any:
+        """The library's run, with the key of this export."""
+        return wandb.init(
             project=self._project,
             id=self._key,
             name=self._name,
@@ -93,12 +115,6 @@ class WandbRuns:
                 silent=True,
             ),
         )
-        helpers = [each for each in psutil.Process().children() if "wandb" in each.name()]
-        if helpers:
-            self._progress.helper = (helpers[0].pid, helpers[0].create_time())
-        self._run.define_metric(STEP)
-        self._run.define_metric("*", step_metric=STEP)
-        self._describe(page)
 
     def missing(self, items: Sequence[LoggedItem], progress: Progress) -> list[LoggedItem]:
         """None: `begin` has removed the items that the run lacks from the batches."""

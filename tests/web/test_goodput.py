@@ -44,7 +44,7 @@ def test_goodput_shows_classes_with_costs_and_causes(visit, cluster, priced):
 
 def test_cause_leads_to_its_event_at_its_moment(visit, cluster, priced):
     page = visit(f"goodput/{cluster.task}?price=36/worker-hour")
-    loss = page.get_by_role("listitem").filter(has_text="was declared lost").first
+    loss = page.get_by_role("row").filter(has_text="was declared lost").first
     loss.get_by_role("link").click()
     expect(page.get_by_role("heading", name="WorkerLost")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="past")).to_be_visible()

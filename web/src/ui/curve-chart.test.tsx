@@ -34,6 +34,16 @@ describe("a chart of a curve", () => {
     chart({ log: true, curves: [{ label: "", colour: "accent", dash: [], points: { ...LOSS, mean: [-1, 0, 0.5], not_finite: [] } }] });
     expect(screen.getByText(/2 points are not above 0/)).toBeTruthy();
   });
+  it("says of which run a value is that the line cannot show", () => {
+    const other = { ...LOSS, not_finite: [] };
+    chart({ curves: [{ label: "a", colour: "accent", dash: [], points: other }, { label: "b", colour: "saving", dash: [], points: LOSS }] });
+    expect(screen.getByText(/NaN or infinite at/).closest("p")!.textContent).toMatch(/^b: /);
+  });
+  it("names the unit once where the name ends with it", () => {
+    chart({ name: "step_s", unit: "s" });
+    expect(screen.getByRole("heading", { name: "step_s" }).parentElement!.textContent).not.toMatch(/step_ss/);
+    expect(slider().getAttribute("aria-label")).toMatch(/^step_s; /);
+  });
   it("says that a window has no value", () => {
     chart({ curves: [{ label: "", colour: "accent", dash: [], points: NO_POINTS }] });
     expect(screen.getByText("no value in this window")).toBeTruthy();

@@ -98,7 +98,7 @@ export function CurveChart(props: CurveChartProps) {
     <div className="min-w-0" role="group" aria-label={name}>
       <div className="flex items-baseline gap-2">
         <Heading className="min-w-0 truncate font-semibold" title={name}>{name}</Heading>
-        {unit && unit !== name && <span className="text-s text-faint">{unit}</span>}
+        {unit && unit !== name && !name.endsWith(`_${unit}`) && <span className="text-s text-faint">{unit}</span>}
         <span className="ml-auto flex min-w-0 items-center gap-2 text-s text-dim">
           {curves.length === 1 && <span ref={reading} aria-hidden className={`truncate tabular-nums ${props.stale ? "text-faint" : ""}`}>{lastReading(inSight)}</span>}
           {aside}
@@ -140,11 +140,14 @@ function placedMarkers({ label, points, markers = [] }: DrawnCurve, curve: numbe
 
 /** The values that the line cannot show, in words; the plot has a mark for each. */
 function Notes({ curves, axis, log }: Pick<CurveChartProps, "curves" | "axis" | "log">) {
-  const wrong = curves.flatMap(({ points }) => points.not_finite);
-  const low = log ? curves.flatMap(({ points }) => belowLog(points)) : [];
+  return curves.map(({ label, points }) => <CurveNotes key={label} label={label} wrong={points.not_finite} low={log ? belowLog(points) : []} axis={axis} />);
+}
+
+function CurveNotes({ label, wrong, low, axis }: { label: string; wrong: readonly number[]; low: readonly number[]; axis: AxisName }) {
   if (wrong.length === 0 && low.length === 0) return null;
   return (
     <p className="text-s text-dim">
+      {label && `${label}: `}
       {wrong.length > 0 && <span className="mr-3"><span aria-hidden className="text-failed">✕</span> NaN or infinite at {wrong.length === 1 ? "" : `${wrong.length} points, first at `}{placeText(axis, Math.min(...wrong))}</span>}
       {low.length > 0 && <span><span aria-hidden className="text-recovering">▾</span> {low.length === 1 ? "1 point is" : `${low.length} points are`} not above 0, which a log scale cannot show</span>}
     </p>

@@ -30,7 +30,7 @@ export function summary(name: string, unit: string, curves: readonly DrawnCurve[
     const wrong = points.not_finite.length > 0 ? `, NaN or infinite at ${plural(points.not_finite.length, "point")}` : "";
     return `${label && `${label}: `}${values}${wrong}`;
   });
-  return `${name}${unit && ` in ${unit}`}; ${texts.join("; ")}`;
+  return `${name}${unit && !name.endsWith(`_${unit}`) ? ` in ${unit}` : ""}; ${texts.join("; ")}`;
 }
 
 /** The values at a place on the x axis, for the text above the chart and for screen readers. */

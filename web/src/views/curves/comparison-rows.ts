@@ -35,7 +35,7 @@ function change({ changes }: CurveSettings, name: string): string {
 function finalText(curve: Curve | undefined): string | null {
   if (!curve) return null;
   const last = curve.last === null ? "not finite" : exact(curve.last);
-  return curve.min === null ? last : `${last} (${exact(curve.min)} to ${exact(curve.max)})`;
+  return curve.min === null ? last : `${last} (min ${exact(curve.min)}, max ${exact(curve.max)})`;
 }
 
 /** The number of steps that are recorded; what was logged outside of steps does not count. */
@@ -55,11 +55,11 @@ export function comparisonRows(runs: readonly Compared[]): Row[] {
     row("Run", "name", each(({ name }) => name || null)),
     row("Run", "state", each(({ state }) => state || null)),
     row("Run", "submitted", each(({ submitted_ms }) => (submitted_ms === null ? null : moment(submitted_ms)))),
-    row("Run", "fork of", each(({ parent, forked_step }) => (parent ? `${parent} at step ${count(forked_step)}` : null))),
+    row("Run", "fork of", each(({ parent, forked_step }) => (parent ? `${parent} at step ${count(forked_step)}` : "–"))),
     row("Run", "steps", runs.map(({ curves }) => stepsOf(curves ?? []))),
     ...namesOf(configs).map((name) => row("Config", name, each((given) => {
       const all = { ...given.config, ...given.logged };
-      return name in all ? textOf(all[name]) + change(given, name) : null;
+      return name in all ? textOf(all[name]) + change(given, name) : "not set";
     }))),
     ...namesOf(known.map(({ parameters }) => parameters)).map((name) => row("Parameters", name, each((given) => {
       const value = given.parameters[name];

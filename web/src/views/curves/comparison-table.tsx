@@ -17,12 +17,12 @@ export function ComparisonTable({ pinned, runs }: { pinned: readonly PinnedRun[]
         Only differences <span className="text-faint">{shown.length} of {rows.length} rows</span>
       </label>
       {/* oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex */}
-      <div role="region" aria-label="Configs and last values" tabIndex={0} className="overflow-x-auto">
+      <div role="region" aria-label="Configs and last values" tabIndex={0} className="max-h-[70vh] overflow-auto">
         <table className="min-w-full text-left">
           <thead>
             <tr className="border-b border-line text-s text-faint">
-              <th scope="col" className="sticky left-0 bg-page py-1.5 pr-6 font-normal">Name</th>
-              {pinned.map((run) => <th key={keyOf(run)} scope="col" className="py-1.5 pr-6 font-normal">{labelOf(run)}</th>)}
+              <th scope="col" className="sticky top-0 left-0 z-2 bg-page py-1.5 pr-6 font-normal">Name</th>
+              {pinned.map((run) => <th key={keyOf(run)} scope="col" className="sticky top-0 z-1 bg-page py-1.5 pr-6 font-normal">{labelOf(run)}</th>)}
             </tr>
           </thead>
           <tbody>{shown.map((row, index) => <Line key={`${row.group} ${row.name}`} row={row} first={shown[index - 1]?.group !== row.group} runs={pinned} />)}</tbody>

@@ -49,6 +49,14 @@ describe("the goodput of a task", () => {
     expect(screen.queryByText("Cost")).toBeNull();
     expect(screen.getByText("No time was lost.")).toBeTruthy();
   });
+  it("heads the columns of causes, with a cost only where there is a price", () => {
+    const heads = () => within(screen.getByRole("table", { name: "Causes of lost time" })).getAllByRole("columnheader").map((each) => each.textContent);
+    const { unmount } = show(<TaskGoodput goodput={goodput} />);
+    expect(heads()).toEqual(["Lost", "Cost", "Cause"]);
+    unmount();
+    show(<TaskGoodput goodput={{ ...goodput, price: "", causes: goodput.causes.map((each) => ({ ...each, cost: null })) }} />);
+    expect(heads()).toEqual(["Lost", "Cause"]);
+  });
   it("says what has no price", () => {
     const note = "4.0 worker-seconds were on workers that registered no GPU, so a price per GPU-hour does not apply";
     show(<TaskGoodput goodput={{ ...goodput, cost: null, lost_cost: null, notes: [note] }} />);

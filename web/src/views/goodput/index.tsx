@@ -87,7 +87,7 @@ export function TaskGoodput({ goodput }: { goodput: Goodput }) {
     <>
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Task">{goodput.task}</Fact>
-        <Fact name="Goodput"><span className="text-xl font-semibold text-active">{share(goodput.goodput)}</span></Fact>
+        <Fact name="Goodput"><span className="text-xl font-semibold">{share(goodput.goodput)}</span></Fact>
         <Fact name="Worker time">{duration(goodput.total_s * 1000)}</Fact>
         <Fact name="Workers">{count(goodput.workers)}</Fact>
         {goodput.price !== "" && <Fact name="Cost">{money(goodput.currency, goodput.cost)}</Fact>}
@@ -102,7 +102,7 @@ export function TaskGoodput({ goodput }: { goodput: Goodput }) {
           <Classes goodput={goodput} />
         </Section>
         <Section title="Causes of lost time" aside={goodput.causes_total > goodput.causes.length && `the most expensive of ${count(goodput.causes_total)}`}>
-          <Causes causes={goodput.causes} currency={goodput.currency} />
+          <Causes causes={goodput.causes} currency={goodput.currency} priced={goodput.price !== ""} />
         </Section>
       </div>
     </>
@@ -121,7 +121,7 @@ function columnsOf(goodput: Goodput): Column<GoodputClass>[] {
         </span>
       ),
     },
-    { name: "Time", width: "4.5rem", right: true, cell: (each) => duration(each.seconds * 1000), by: (each) => each.seconds },
+    { name: "Time", width: "5.5rem", right: true, cell: (each) => duration(each.seconds * 1000), by: (each) => each.seconds },
     { name: "Share", width: "4rem", right: true, cell: (each) => share(each.share), by: (each) => each.share },
   ];
   if (goodput.price !== "") {
@@ -164,7 +164,7 @@ export function RunsOverview({ found }: { found: RunsGoodput }) {
     <>
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Runs">{count(found.runs.length)}</Fact>
-        <Fact name="Goodput"><span className="text-xl font-semibold text-active">{share(found.goodput)}</span></Fact>
+        <Fact name="Goodput"><span className="text-xl font-semibold">{share(found.goodput)}</span></Fact>
         <Fact name="Worker time">{duration(found.total_s * 1000)}</Fact>
         {found.price !== "" && <Fact name="Cost">{money(found.currency, found.cost)}</Fact>}
       </dl>
@@ -176,7 +176,7 @@ export function RunsOverview({ found }: { found: RunsGoodput }) {
           </Section>
         ))}
         <Section title="Causes of lost time">
-          <Causes causes={found.causes} currency={found.currency} linked={false} />
+          <Causes causes={found.causes} currency={found.currency} priced={found.price !== ""} linked={false} />
         </Section>
       </div>
     </>

@@ -9,20 +9,20 @@ interface Ink {
 /** From the bottom of the chart to its top: productive time, waiting, then what was lost. */
 export const INKS: Record<TimeClass, Ink> = {
   productive: { colour: "active", opacity: 0.75 },
-  evaluation: { colour: "active", opacity: 0.35 },
+  evaluation: { colour: "active", opacity: 0.3 },
   data_wait: { colour: "accent", opacity: 0.9 },
-  communication_wait: { colour: "accent", opacity: 0.45 },
+  communication_wait: { colour: "accent", opacity: 0.4 },
   straggler_wait: { colour: "recovering", opacity: 0.5 },
   paused: { colour: "recovering", opacity: 0.95 },
   checkpoint_stall: { colour: "saving", opacity: 0.9 },
   checkpoint_restore: { colour: "saving", opacity: 0.5 },
-  loss_detection: { colour: "failed", opacity: 0.4 },
-  replacement_wait: { colour: "failed", opacity: 0.65 },
+  loss_detection: { colour: "failed", opacity: 0.3 },
+  replacement_wait: { colour: "failed", opacity: 0.6 },
   rolled_back: { colour: "failed", opacity: 1 },
-  starting: { colour: "idle", opacity: 0.75 },
-  idle: { colour: "edge", opacity: 1 },
-  standby: { colour: "line", opacity: 1 },
-  unknown: { colour: "text", opacity: 0.9 },
+  starting: { colour: "idle", opacity: 0.95 },
+  idle: { colour: "idle", opacity: 0.55 },
+  standby: { colour: "idle", opacity: 0.12 },
+  unknown: { colour: "idle", opacity: 0.3 },
 };
 
 export const ORDER = Object.keys(INKS) as TimeClass[];

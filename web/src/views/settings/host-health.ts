@@ -1,11 +1,12 @@
 /** The health of a host in words: what a cell of the table shows. */
 import type { GpuHealth, Host } from "../../api/types";
+import { percent } from "../../lib/format";
 
 /** Percent of the last minute short of CPU, memory and disk. */
 export function pressures({ health }: Host): string {
   if (!health) return "–";
   const shares = [health.cpu_pressure_percent, health.memory_pressure_percent, health.io_pressure_percent];
-  return shares.map((share) => (share === null ? "–" : `${Math.round(share)} %`)).join("  ");
+  return ["CPU", "mem", "disk"].map((name, index) => `${name} ${percent(shares[index])}`).join(" · ");
 }
 
 /** The number of GPUs, and the highest temperature that one reports. */

@@ -29,7 +29,7 @@ it("shows no phase after the end of a task, the reason as one, and its goodput a
   showTask(base);
   expect(valueOf("Generation")).toBe("1");
   expect(screen.getByText("Reason:")).toBeTruthy();
-  const link = await screen.findByRole("link", { name: "62.5 %" });
+  const link = await screen.findByRole("link", { name: "Goodput: 62.5 %" });
   expect(link.getAttribute("href")).toBe("#/goodput/train-1");
   expect(valueOf("Goodput")).toBe("62.5 %");
 });

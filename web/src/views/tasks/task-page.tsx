@@ -106,9 +106,10 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
 /** The share of the worker time that was productive, as a link to where the rest went. */
 function GoodputShare({ task }: { task: Task }) {
   const { data, isPending } = useGoodput(task.id, useCursor() === null && !hasEnded(task));
+  const text = data && data.total_s > 0 ? share(data.goodput) : isPending ? "…" : UNRECORDED;
   return (
     <Fact name="Goodput">
-      <a className="text-accent hover:underline" href={hrefTo(["goodput", task.id])}>{data && data.total_s > 0 ? share(data.goodput) : isPending ? "…" : UNRECORDED}</a>
+      <a aria-label={`Goodput: ${text}`} className="text-accent hover:underline" href={hrefTo(["goodput", task.id])}>{text}</a>
     </Fact>
   );
 }

@@ -196,6 +196,15 @@ def test_worker_lost_twice_is_found_with_both_losses_and_ends_after_the_window()
     assert run.ended == ["it was not lost again for 600 s"]
 
 
+def test_workers_that_are_killed_while_their_task_stops_are_no_alert():
+    run = Run()
+    run.happens(lost())
+    run.change("stopping")
+    run.happens(lost())
+    run.wait(1)
+    assert run.found == []
+
+
 def test_losses_that_lie_far_apart_are_no_alert():
     run = Run(worker_losses_within_s=600, no_step_s=10_000)
     for _ in range(5):

@@ -78,6 +78,7 @@ class AlertWatch:
                 self._stale.append(Ending(rule=alert.rule, subject=alert.subject, reason=reason))
         self.progress.adopt(state, now.mono_ns)
         self.oom_kills.start(state)
+        self.failures.start(state)
 
     def follow(self, event: Event) -> None:
         """Take a fact of a kind in `FOLLOWED`."""

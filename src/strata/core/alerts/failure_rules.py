@@ -2,8 +2,8 @@
 damaged log.
 
 *Worker lost again.* A worker with the same name, so in the same place of its task, was lost
-`worker_losses` times within `worker_losses_within_s`. It ends when that time has passed without
-another loss.
+`worker_losses` times within `worker_losses_within_s`; losses while the task is stopping do not
+count. It ends when that time has passed without another loss.
 
 *Task failed.* It ends when the task runs again, and expires after `FAILED_S`.
 
@@ -62,6 +62,11 @@ class FailureRules:
         self._losses: dict[tuple[str, str], deque[tuple[int, str]]] = {}
         self._failed: dict[str, int] = {}
         self._dropped: dict[str, int] = {}
+        self._stopping: set[str] = set()
+
+    def start(self, state: Cluster) -> None:
+        """Start from a state."""
+        self._stopping = {task.id for task in state.tasks.values() if task.state == "stopping"}
 
     def adopt(self, alert: Alert) -> None:
         """Continue with an open alert after a restart."""
@@ -76,8 +81,13 @@ class FailureRules:
     def follow(self, event: Event, now_ns: int) -> None:
         """Take a fact; `now_ns` is the monotonic time."""
         body = event.body
+        if isinstance(body, TaskStateChanged):
+            self._stopping.discard(body.task)
+            if body.after == "stopping":
+                self._stopping.add(body.task)
         if isinstance(body, WorkerLost) and self._limits.on(LOST_AGAIN):
-            self._lost(body, event, now_ns)
+            if body.task not in self._stopping:
+                self._lost(body, event, now_ns)
         elif isinstance(body, TaskStateChanged) and self._limits.on(FAILED):
             self._task_changed(body, event, now_ns)
         elif isinstance(body, HostExcluded) and body.by != "person" and self._limits.on(EXCLUDED):

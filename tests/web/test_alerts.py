@@ -49,7 +49,7 @@ def test_bell_counts_alerts_and_links_them_to_subject_and_evidence(
     row = dialog.get_by_role("list", name="Open alerts").get_by_role("listitem")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("loss_not_finite")
-    expect(row.get_by_role("link", name="task:script-1")).to_have_attribute(
+    expect(row.get_by_role("link", name="task script-1")).to_have_attribute(
         "href", "#/tasks/script-1"
     )
     row.get_by_role("link", name="Event that caused it").click()

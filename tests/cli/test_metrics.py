@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from strata.cli.support.charts.terminal_chart import measured
 from tests.cli.conftest import free_port, started_verb, strata
 from tests.cli.curved import LOST_AT, NAN_AT, SAVED_AT, SPIKE, STEPS, TASK
 
@@ -103,3 +104,25 @@ def test_alerts_of_a_recorded_run_name_a_task_that_does_not_exist(curved, tmp_pa
         unknown = strata(*verb, *data, cwd=tmp_path)
         said = f"strata: no task 'nope' is recorded here\nhint: the tasks are {TASK}\n"
         assert (unknown.returncode, unknown.stderr) == (4, said), verb
+
+
+def test_last_of_a_chart_is_that_of_the_table(metrics):
+    found = [json.loads(line) for line in metrics("step_s", "loss", "--json").splitlines()]
+    drawn = metrics("step_s", "loss", "--plot")
+    for each in found:
+        assert f"{each['name']}  last {measured(each['last'], each['unit'])}" in drawn
+    assert measured(0.00512, "s") == "5.12 ms"
+    assert measured(410e-6, "s") == "410 µs"
+    assert measured(1234567.0, "") == "1,234,567"
+
+
+def test_why_names_what_the_log_has(curved, tmp_path):
+    data = ("--data", str(curved / "data"))
+    no = strata("why", "hang", TASK, *data, cwd=tmp_path)
+    assert f"no hang of {TASK} was detected" in no.stdout, no.stderr
+    unknown = strata("why", "hang", "nope", *data, cwd=tmp_path)
+    assert unknown.returncode == 4
+    assert "no task 'nope' is recorded here" in unknown.stderr
+    unnamed = strata("why", "alert", *data, cwd=tmp_path)
+    assert unnamed.returncode == 2
+    assert "this log has alert-1" in unnamed.stderr

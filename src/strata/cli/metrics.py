@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.cli.stop import Task
-from strata.cli.support.charts.terminal_chart import axis_line, chart, number
+from strata.cli.support.charts.terminal_chart import axis_line, chart, measured
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.past_source import Data, Past, RunName, past_of
 from strata.cli.support.tables import console, count, plain, print_empty, print_json
@@ -62,7 +62,7 @@ def metrics(
         if as_json:
             print_json([msgspec.json.encode(curve) for curve in points.curves])
         else:
-            print_charts(out, points)
+            print_charts(out, points, found)
     elif as_json:
         print_json([msgspec.json.encode(curve) for curve in found])
     else:
@@ -90,9 +90,9 @@ def print_table(out: Console, answer: CurvesAnswer, found: list[CurveAnswer]) ->
         grid.add_row(
             Text(plain(each.name)),
             "derived" if each.source == "derived" else "",
-            with_unit(each.last, each.unit),
-            number(each.min),
-            number(each.max),
+            measured(each.last, each.unit),
+            measured(each.min, each.unit),
+            measured(each.max, each.unit),
             count(each.points),
             f"{count(each.first_step)}–{count(each.last_step)}",
         )
@@ -108,29 +108,25 @@ def print_table(out: Console, answer: CurvesAnswer, found: list[CurveAnswer]) ->
         out.print(Text(plain(note), style="dim"), soft_wrap=True)
 
 
-def with_unit(value: float | None, unit: str) -> str:
-    """A value with the unit if it adds to the name."""
-    return f"{number(value)} s" if unit == "s" and value is not None else number(value)
-
-
-def print_charts(out: Console, points: PointsAnswer) -> None:
+def print_charts(out: Console, points: PointsAnswer, found: list[CurveAnswer]) -> None:
     """Print a chart for each curve, one below the other."""
     if points.from_ is None or points.to is None:
         print_empty("no point of these metrics is recorded", f"strata metrics {points.task}")
         return
     left, right = (position(at, points) for at in (points.from_, points.to))
+    known = {each.name: each for each in found}
     for curve in points.curves:
-        out.print(Text.assemble((plain(curve.name), "bold"), (f"  {described(curve)}", "dim")))
-        for line in chart(curve, points.from_, points.to, out.width, HEIGHT):
+        of = known[curve.name]
+        out.print(Text.assemble((plain(curve.name), "bold"), (f"  {described(curve, of)}", "dim")))
+        for line in chart(curve, points.from_, points.to, out.width, HEIGHT, of.unit):
             out.print(line)
         for line in axis_line(left, right, points.x, out.width):
             out.print(line)
 
 
-def described(curve: CurvePoints) -> str:
-    """What the chart of a curve shows."""
-    shown = [each for each in curve.mean if each is not None]
-    parts = [f"last {number(shown[-1])}" if shown else "no finite mean"]
+def described(curve: CurvePoints, of: CurveAnswer) -> str:
+    """What the chart of a curve shows, and the last value of the curve."""
+    parts = ["no finite value" if of.last is None else f"last {measured(of.last, of.unit)}"]
     if not curve.exact:
         parts.append("mean of several steps, with their range")
     if curve.not_finite:

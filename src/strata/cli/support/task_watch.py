@@ -136,7 +136,7 @@ class Watcher:
         if not steps:
             return f"{took_s:.1f} s"
         after = f" after {count(self._steps_before)} before" if self._steps_before else ""
-        return f"{count(own)} steps in {took_s:.1f} s ({own / took_s:,.1f}/s){after}"
+        return f"{count(own)} steps in {took_s:.1f} s ({own / took_s:,.1f} steps/s){after}"
 
     def audit(self) -> None:
         """Print the audit, if the task trained on a dataset.
@@ -197,7 +197,8 @@ class Watcher:
             self.losses += 1
             known, self._last_loss = self._last_loss, fields["reason"]
             reason = "for the same reason" if known == fields["reason"] else fields["reason"]
-            self.say("✗", "red", f"{fields['worker']} was lost: {reason}")
+            where = self._where() if fields.get("signal") == "hang" else ""
+            self.say("✗", "red", f"{fields['worker']} was lost: {reason}{where}")
         elif kind == "RecoveryChosen" and not self._is_announced(fields):
             self.recoveries += 1
             self.say("↻", "yellow", recovered(fields))
@@ -225,6 +226,11 @@ class Watcher:
             self.say("◑", "yellow", f"stopping: {fields['reason']}")
         elif kind == "TaskStateChanged" and (fields["before"], fields["after"]) == REQUEUED:
             self.say("○", "yellow", f"queued again: {fields['reason']}")
+
+    def _where(self) -> str:
+        """The command that shows where the ranks of a hang were."""
+        source = f"--url {self.api.url}" if self.patient else "--data …"
+        return f"; `strata why hang {source}` shows where each rank was"
 
     def _print_alert(self, kind: str, fields: dict[str, Any]) -> None:
         """Print an alert, and show it on the desktop, because a long run is not watched."""
@@ -284,7 +290,7 @@ class Watcher:
         done = f" ({task.progress:.0f} %)" if task.progress is not None else ""
         parts = [
             f"step {count(task.committed_steps)}{done}" if task.committed_steps else "",
-            f"{rate:,.1f}/s" if rate is not None else "",
+            f"{rate:,.1f} steps/s" if rate is not None else "",
             f"loss {task.loss:.4g} {self._curves.losses}".rstrip() if task.loss is not None else "",
             self._curves.throughput,
             self._time_left(task, rate),

@@ -209,9 +209,11 @@ def _found(curves: TaskCurves, name: str, worker: str) -> Points:
         points = Derived(curves, worker).points(name)
         if points is not None:
             return points
-    known = ", ".join([*curves.rows.logged, *UNITS][:20])
+    derived = Derived(curves, worker)
+    known = [*curves.rows.logged, *(each for each in UNITS if derived.points(each) is not None)]
     raise NotFound(
-        f"the curve {name!r} of task {curves.task!r} is not recorded", hint=f"names are {known}"
+        f"the curve {name!r} of task {curves.task!r} is not recorded",
+        hint=f"names are {', '.join(known[:20])}" if known else "no step is recorded",
     )
 
 

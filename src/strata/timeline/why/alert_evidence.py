@@ -1,5 +1,7 @@
 """Why was this alert raised: the events that showed its condition, and what ended it."""
 
+from itertools import islice
+
 from strata.core.alerts.alert_record import AlertRaised
 from strata.core.alerts.alert_settings import RULES
 from strata.timeline.answers import Cost, Verdict
@@ -7,6 +9,7 @@ from strata.timeline.read.causes import causes_of
 from strata.timeline.read.sentences import shown, sized
 from strata.timeline.why.investigation import Answer, LogSearch, in_order, link, lost_s
 
+NAMED = 10
 UPDATES = frozenset({"AlertRepeated", "AlertDelivered", "AlertDeliveryFailed"})
 
 
@@ -38,6 +41,13 @@ def alert(search: LogSearch, alert: str) -> Answer:
         cost=Cost(seconds=lost_s(raised.at_ns, until_ns), text="the time that the alert was open"),
         findings=findings,
     )
+
+
+def alerts(search: LogSearch) -> list[str]:
+    """The names of the newest alerts, in order."""
+    end_ns = search.extent.to_ns + 1
+    found = search.timeline.backwards(end_ns, None, kinds={AlertRaised.__name__})
+    return [each.text("alert") for each in islice(found, NAMED)][::-1]
 
 
 def _measured(name: str, value: float | str) -> str:

@@ -15,6 +15,7 @@ from strata.core.workers.stack_reports import PendingExchange, collective_of, ot
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
 from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.operations import LONG_KINDS, Pairing, newest_of
+from strata.timeline.read.recorded_tasks import require_task
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import counted, lasting, seconds
 from strata.timeline.why.collected_stacks import (
@@ -45,8 +46,9 @@ def hang(search: LogSearch, task: str = "", time_ms: float | None = None) -> Ans
     loss = search.last({WorkerLost.__name__}, until_ns, task=task, signal="hang")
     if loss is not None and (begun is None or loss.at_ns - begun.at_ns > BELONGS_NS):
         return _without_stacks(search, loss)
-    named = f"collection of stacks of task {task}" if task else "collection of stacks"
-    found = collected(search.timeline, search.require(begun, named))
+    if begun is None:
+        return _none(search, task)
+    found = collected(search.timeline, begun)
     verdict, why, follows = _verdict(search, found)
     culprits = _culprits(found)
     text = f"{verdict}: {'; '.join([*_phrases(found, culprits), why])}"
@@ -60,6 +62,12 @@ def hang(search: LogSearch, task: str = "", time_ms: float | None = None) -> Ans
         cost=_cost(found, follows),
         findings=_findings(search, found, culprits),
     )
+
+
+def _none(search: LogSearch, task: str) -> Answer:
+    if task:
+        require_task(search.timeline, task)
+    return Answer(verdict="no", text=f"no: no hang{f' of {task}' if task else ''} was detected")
 
 
 def _without_stacks(search: LogSearch, loss: Record) -> Answer:

@@ -179,10 +179,21 @@ def ask(search: LogSearch, name: str, params: dict[str, str]) -> Answer:
         if param.required and not params.get(param.name):
             raise InvalidArgument(
                 f"the question {name} needs {param.name}",
-                hint=f"add {param.name}=… ({param.kind})",
+                hint=_values(search, name) or f"add {param.name}=… ({param.kind})",
             )
     given = {each: _converted(known[each], value) for each, value in params.items() if value}
     return question.ask(search, **given)
+
+
+def _values(search: LogSearch, question: str) -> str:
+    """A hint with the values of a question's parameter, if the log names them."""
+    if question != "alert":
+        return ""
+    names = alert_evidence.alerts(search)
+    more = "; `strata alerts --all` lists them" if len(names) == alert_evidence.NAMED else ""
+    if not names:
+        return "this log has no alerts"
+    return f"use `strata why alert {names[-1]}`; this log has {', '.join(names)}{more}"
 
 
 def _converted(param: ParamAnswer, value: str) -> object:

@@ -17,6 +17,9 @@ DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """The bit of each dot in a braille character, by column and row."""
 
 LABEL_WIDTH = 11
+LARGEST = 1e8
+"""Values from here on do not fit a label as an integer."""
+
 Spot: TypeAlias = tuple[int, int]
 
 
@@ -41,7 +44,9 @@ class Frame(Struct, frozen=True):
         return self.height - 1 - min(max(round(share * (self.height - 1)), 0), self.height - 1)
 
 
-def chart(curve: CurvePoints, left: float, right: float, width: int, height: int) -> list[Text]:
+def chart(
+    curve: CurvePoints, left: float, right: float, width: int, height: int, unit: str = ""
+) -> list[Text]:
     """The lines of a chart with labels of the vertical axis; `width` includes the labels."""
     lows = [each for each in curve.min if each is not None]
     highs = [each for each in curve.max if each is not None]
@@ -60,7 +65,7 @@ def chart(curve: CurvePoints, left: float, right: float, width: int, height: int
     labels = {0: frame.top, height // 2: (frame.top + frame.bottom) / 2, height - 1: frame.bottom}
     return [
         Text.assemble(
-            (f"{number(labels[row]) if row in labels else '':>{LABEL_WIDTH}} ", "dim"),
+            (f"{measured(labels[row], unit) if row in labels else '':>{LABEL_WIDTH}} ", "dim"),
             ("┤" if row in labels else "│", "dim"),
             *(_cell(row, column, line, band) for column in range(columns)),
         )
@@ -124,8 +129,20 @@ def _cell(row: int, column: int, line: set[Spot], band: set[Spot]) -> tuple[str,
 
 
 def number(value: float | None) -> str:
-    """A value with four significant digits; a dash if there is none."""
-    return "–" if value is None else f"{value:.4g}"
+    """A value with four significant digits or as an integer; a dash if there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < LARGEST else f"{value:.4g}"
+
+
+def measured(value: float | None, unit: str) -> str:
+    """A value with its unit: a time in s, ms or µs, other values without."""
+    if unit != "s" or value is None:
+        return number(value)
+    size = abs(value)
+    if size >= 1 or not size:
+        return f"{number(value)} s"
+    return f"{number(value * 1e3)} ms" if size >= 1e-3 else f"{number(value * 1e6)} µs"
 
 
 def sparkline(values: Sequence[float | None]) -> str:

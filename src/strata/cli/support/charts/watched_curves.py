@@ -1,6 +1,8 @@
 """The loss and the throughput of a running task, for the status line of `strata run`."""
 
+import math
 import time
+from collections.abc import Sequence
 
 from strata.cli.support.charts.terminal_chart import sparkline
 from strata.cli.support.past_source import Remote
@@ -11,6 +13,13 @@ from strata.timeline.curves.curve_answers import CurvePoints, Wanted
 LOOK_S = 1.0
 BARS = 16
 NAMES = ("loss", "tokens/s", "samples/s")
+
+
+def on_log_scale(values: Sequence[float | None]) -> list[float | None]:
+    """Logarithms, which show late changes too; the values themselves if one is not above 0."""
+    if any(each is not None and each <= 0 for each in values):
+        return [*values]
+    return [None if each is None else math.log(each) for each in values]
 
 
 class WatchedCurves:
@@ -33,7 +42,7 @@ class WatchedCurves:
         curves = {name: curve for name in NAMES if (curve := self._curve(name)) is not None}
         self._next_s = time.monotonic() + LOOK_S
         if "loss" in curves:
-            self.losses = sparkline(curves["loss"].mean[-BARS:])
+            self.losses = sparkline(on_log_scale(curves["loss"].mean[-BARS:]))
         for name in NAMES[1:]:
             newest = curves[name].mean[-1] if name in curves else None
             if newest is not None:

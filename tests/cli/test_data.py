@@ -28,7 +28,7 @@ def test_dataset_is_added_by_its_path(cluster, tmp_path):
     assert json.loads(again.stdout)["total_samples"] == 1_500
     other = cluster.run("dataset", "add", "zeros", str(tmp_path / "x.npy"), "--seed", "1")
     assert other.returncode == 7
-    assert "seed is 42, not 1" in other.stderr
+    assert "seed was 42 and is now 1" in other.stderr
 
 
 def test_dataset_options_reach_the_format(cluster, tmp_path):

@@ -1,4 +1,4 @@
-"""List the hosts and their health, exclude a host, include it again."""
+"""List the hosts and their health; exclude or include a host."""
 
 from typing import Annotated, Literal
 
@@ -151,7 +151,7 @@ def hosts(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the hosts and their health, exclude a host, include it again.
+    """List the hosts and their health; exclude or include a host.
 
     No worker is placed on an excluded host; those that run there go on.
     """

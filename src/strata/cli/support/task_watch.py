@@ -30,6 +30,9 @@ from strata.timeline.read.sentences import counted
 
 LOOK_S = 0.15
 LINES_SHOWN = 200
+LONG_REASON = 80
+"""A longer reason of a loss is printed in full once."""
+
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
 REQUEUED = ("stopping", "queued")
@@ -195,8 +198,10 @@ class Watcher:
             self._print_alert(kind, fields)
         elif kind == "WorkerLost":
             self.losses += 1
-            known, self._last_loss = self._last_loss, fields["reason"]
-            reason = "for the same reason" if known == fields["reason"] else fields["reason"]
+            reason = fields["reason"]
+            if reason == self._last_loss and len(reason) > LONG_REASON:
+                reason = f"{reason[:LONG_REASON]}… (as before)"
+            self._last_loss = fields["reason"]
             where = self._where() if fields.get("signal") == "hang" else ""
             self.say("✗", "red", f"{fields['worker']} was lost: {reason}{where}")
         elif kind == "RecoveryChosen" and not self._is_announced(fields):

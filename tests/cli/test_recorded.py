@@ -116,6 +116,7 @@ def question_params(timeline) -> dict[str, dict[str, str]]:
         "samples": {"task": task},
         "checkpoint": {"checkpoint": first(timeline, "CheckpointCommitted", "checkpoint")},
         "lost": {"worker": lost},
+        "hang": {"task": task},
         "moved": {"shard": "0", "dataset": "numbers", "task": task},
         "changed": {"task": task},
         "restored": {"task": task},

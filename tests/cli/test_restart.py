@@ -31,8 +31,11 @@ ASKED = {
     "after": ["default-1"],
     "preemptible": True,
     "elastic": False,
+    "epochs": 3,
+    "max_steps": 0,
 }
 ELASTIC = ASKED | {"elastic": True, "spares": 0, "model_state": "replicated"}
+ELASTIC |= {"epochs": 0, "max_steps": 900}
 
 
 @pytest.mark.parametrize("asked", [ASKED, ELASTIC])

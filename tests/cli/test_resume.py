@@ -138,7 +138,8 @@ def test_changed_model_is_refused_with_its_tensors(count):
     assert count(epochs=1)[0] == 0
     code, output = count("--resume", "--workers", "2", epochs=2, width=3)
     assert code == FAILED
-    assert output.count("run.restore(model=") == 2, "once for each worker, without our frames"
+    # At most once for each worker, without our frames; the first refusal may end the other worker.
+    assert 1 <= output.count("run.restore(model=") <= 2
     assert "cannot train: InvalidArgument: 2 tensors do not fit" in output
     assert "2 tensors do not fit: 'model.a' was saved as F64 [3, 2] but would be loaded" in output
     assert "'model.b' was saved as F64 [2]" in output

@@ -131,7 +131,8 @@ class TestBarrier:
             with open_timeline(tmp_path / "data") as timeline:
                 answer = TimelineQueries(timeline).why("barrier", params={"barrier": "never"})
         assert answer.verdict == "yes"
-        assert answer.answer.startswith("yes: it failed after 1.5 s, without b, which ")
+        # The verdict waits for the stacks of the workers, for at most `hang_report_s`.
+        assert re.match(r"yes: it failed after \d\.\d s, without b, which ", answer.answer)
         assert "b did not arrive" in answer.findings
 
 
@@ -445,7 +446,7 @@ class TestSlow:
         (notice,) = until(lambda: self._noticed(hub))
         assert notice["subject"] == "task:default-1"
         assert "steps/s instead of the usual" in notice["text"]
-        assert notice["hint"] == "strata why throughput task=default-1"
+        assert notice["hint"].startswith("strata why alert alert=")
 
     @staticmethod
     def _noticed(hub):

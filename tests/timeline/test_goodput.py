@@ -11,6 +11,8 @@ from msgspec import structs
 from strata.config import Settings
 from strata.core.events import Event
 from strata.core.record.event_codec import CODEC
+from strata.core.task_spec import TaskSpec
+from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.workers.worker_facts import StepFinished, TrainingStarted
 from strata.errors import InvalidArgument, NotFound
 from strata.sim.injected_faults import FAULTS
@@ -434,3 +436,16 @@ def test_host_price_is_shared_by_the_workers_of_the_host(stays):
     paid = sum(meter.cost(Host("a"), begin, end) for _, begin, end in spans)
     used = {hour for at, length in stays for hour in range(at, at + length)}
     assert paid == pytest.approx(20 * len(used))
+
+
+def test_task_that_waits_for_slots_has_an_empty_ledger():
+    def submit_and_stop(sim):
+        sim.coordinator.order(
+            SubmitTask(spec=TaskSpec(name="large", worker_count=500, entry="train.py"))
+        )
+        sim.world.after(10.0, sim.coordinator.order, StopTask(task="large-2"))
+
+    run = Planted(submit_and_stop)
+    found = goodput(run.timeline, run.kinds("TaskSubmitted")[-1].text("task"))
+    assert (found.total_s, found.goodput, found.workers) == (0.0, 0.0, 0)
+    assert (found.classes, found.series, found.causes) == ([], [], [])

@@ -62,7 +62,7 @@ def test_bell_counts_alerts_and_links_them_to_subject_and_evidence(
     expect(bell).to_be_visible(timeout=60_000)
     bell.click()
     ended = page.get_by_role("list", name="Resolved alerts")
-    expect(ended).to_contain_text("Resolved: the last 10 losses are finite")
+    expect(ended).to_contain_text("Resolved: the last 10 values of loss are finite")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(bell).to_be_focused()

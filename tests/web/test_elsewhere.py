@@ -45,7 +45,7 @@ def test_page_of_another_server_logs_in_and_submits_a_task(page, console_errors,
     up.start("--token", TOKEN)
     page.goto(elsewhere)
     page.get_by_label("Token").fill(TOKEN)
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     page.goto(f"{elsewhere}/#/tasks/new")
     page.get_by_label("Name").fill("from elsewhere")

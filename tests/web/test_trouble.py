@@ -57,10 +57,10 @@ def test_wrong_token_is_refused_and_the_right_one_opens_the_page(page, console_e
     page.goto(up.url)
     expect(page.get_by_role("heading", name="Token required")).to_be_visible()
     page.get_by_label("Token").fill("open-barley")
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("alert")).to_have_text("That token is not valid.")
     page.get_by_label("Token").fill("open-sesame")
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Open", exact=True).click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     console_errors.clear()  # the browser logs refused requests as errors
 

@@ -303,9 +303,26 @@ def change_host(page, visit, action, route, reason):
         page.get_by_role("button", name=f"{action} host-a").click()
 
 
+@case("POST /api/alerts/test")
+def send_a_test_message(page, visit, cluster, route):
+    visit("overview")
+    page.get_by_role("button", name=re.compile("^Alerts: ")).click()
+    with answered(page, route, status=[409]):
+        page.get_by_role("button", name="Send a test message").click()
+    dialog = page.get_by_role("dialog", name="Alerts")
+    expect(dialog).to_contain_text("no channel for alerts is set up")
+    expect(dialog).to_contain_text("alert_webhook")
+
+
+REFUSED = {"POST /api/alerts/test"}
+"""The cluster of these tests has no channel; the browser logs refused requests as errors."""
+
+
 @pytest.mark.parametrize("route", sorted(CASES))
-def test_page_sends_every_changing_request(page, visit, cluster, route):
+def test_page_sends_every_changing_request(page, visit, cluster, console_errors, route):
     CASES[route](page, visit, cluster, route)
+    if route in REFUSED:
+        console_errors.clear()
 
 
 def test_refusal_shows_the_message_and_the_hint(page, visit, cluster, console_errors):

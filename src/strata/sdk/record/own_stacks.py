@@ -7,6 +7,7 @@ write the frames to a file (see `agent/stack_collector`); the signal is one that
 custom.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -53,9 +54,11 @@ def register_signal(folder: Path) -> None:
         if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
             return  # the script uses this signal
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / STACKS_FILE).open("ab", buffering=0)
+        path = folder / STACKS_FILE
+        file = path.open("ab", buffering=0)
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
         _files.append(file)  # faulthandler keeps only the descriptor
+        atexit.register(path.unlink, missing_ok=True)
 
 
 def own_threads() -> list[ThreadStack]:

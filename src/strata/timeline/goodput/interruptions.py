@@ -86,6 +86,7 @@ class Interruptions:
         self.resumed: list[Resumed] = []
         self.seated: dict[str, list[int]] = {}
         self.sizes: dict[int, int] = {}
+        self.submitted = False
         self.policy = ""
         self.spares = 0
         self.placed: Record | None = None
@@ -111,6 +112,7 @@ class Interruptions:
             return
         self._facts.append(record)
         body = record.event.body
+        self.submitted |= isinstance(body, TaskSubmitted)
         if isinstance(body, WorkerLost):
             self.losses[body.worker, body.incarnation] = record
             self.loss_of[record.ref] = record

@@ -129,9 +129,9 @@ class _Facts(Struct):
 def ledger(
     timeline: Timeline, task: str, prices: Prices | None = None, lineage: Lineage | None = None
 ) -> Ledger:
-    """The ledger of a task; without prices there are no costs."""
+    """The ledger of a task; without prices there are no costs, without workers it is empty."""
     facts = _facts(timeline, task)
-    if not facts.lives:
+    if not facts.lives and not facts.interruptions.submitted:
         raise NotFound(
             f"the log has no workers of task {task!r}", hint="`strata tasks` lists the tasks"
         )

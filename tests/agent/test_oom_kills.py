@@ -1,5 +1,5 @@
 """A worker that the kernel's OOM killer ends, in a cgroup with a memory limit: the alert, and the
-answer of `strata why lost`, which is another one after a kill by somebody else."""
+answer of `strata why lost`, which differs if another process killed the worker."""
 
 import json
 import os

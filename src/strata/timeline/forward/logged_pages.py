@@ -3,7 +3,7 @@
 A page has the values, images, texts and histograms that the holder of a rank recorded, generation
 by generation, in the order of its log. Left out is what a later generation undid (see
 `timeline/read/logged_items`). While the task trains, a step is listed when it is committed, so that
-most of what is undone is never sent anywhere.
+most undone values are never sent.
 
 A cursor holds the next seq of each incarnation that was read. A live page ends before a hole in the
 log, because its events may still arrive.

@@ -166,7 +166,7 @@ def _made(spent: Spent, ns: float, what: str, method: str, rules: WhatIf) -> Sav
 
 
 def _spare(cause: Cause, rules: WhatIf) -> Saving | None:
-    """A spare takes the rank in the turn of the loss, so nobody waits for a registration."""
+    """A spare takes the rank in the turn of the loss, so no worker waits for a registration."""
     waited = cause.classes.get("replacement_wait")
     known = cause.record
     if waited is None or known is None or known.ref not in rules.alone or rules.spares:

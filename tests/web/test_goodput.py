@@ -9,14 +9,16 @@ from tests.cli.conftest import until
 from tests.web.test_views import expect, row
 
 
+def losses(cluster):
+    return cluster.get("timeline/events", kind="WorkerLost", task=cluster.task)
+
+
 @pytest.fixture(scope="module")
 def priced(cluster):
     """The goodput of a task that lost a worker, as REST has it."""
-    if not any(
-        e["kind"] == "WorkerLost" for e in cluster.get("timeline/events", kind="WorkerLost")
-    ):
+    if not losses(cluster):
         cluster.kill(f"{cluster.task}-w1")
-    until(lambda: cluster.get("timeline/events", kind="WorkerLost"), 60)
+    until(lambda: losses(cluster), 60)
 
     def ask():
         return cluster.get("timeline/goodput", task=cluster.task, price="36/worker-hour")

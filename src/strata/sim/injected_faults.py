@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
-from strata.core.hosts.host_exclusion import ExcludeHost, IncludeHost
+from strata.core.hosts.host_exclusion import ExcludeHost
 from strata.core.tasks.resizing import ResizeTask
 from strata.sim.sim_worker import SimWorker
 from strata.sim.virtual_time import SECOND_NS
@@ -190,12 +190,11 @@ def resize(sim: "Simulation") -> str:
 
 
 def exclude(sim: "Simulation") -> str:
-    """An operator excludes the host of a worker, and includes it again later."""
+    """An operator excludes the host of a worker; it is included again later."""
     host = _some_worker(sim).host
     sim.coordinator.order(ExcludeHost(host=host, reason="it is repaired"))
-    pause_s = sim.world.random.uniform(30, 300)
-    sim.world.after(pause_s, sim.coordinator.order, IncludeHost(host=host))
-    return f"{host} for {pause_s:.0f} s"
+    return host
+
 
 
 FAULTS: dict[str, Callable[["Simulation"], str]] = {

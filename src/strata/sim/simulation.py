@@ -14,6 +14,7 @@ from msgspec import Struct
 from strata.core.datasets.dataset_rules import RegisterDataset
 from strata.core.events import Command, Event
 from strata.core.generations.generation_members import GenerationChanged
+from strata.core.hosts.host_exclusion import IncludeHost
 from strata.core.rule_settings import HEARTBEAT_INTERVAL_S, Timeouts
 from strata.core.state import Cluster, DatasetSpec
 from strata.core.task_spec import Policy, TaskSpec
@@ -34,6 +35,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 ENVIRONMENT = {"SECRET": "of the task"}
 DRAIN_HOURS = 12
 LOOK_S = 1.0
+REPAIR_S = 180.0
 
 
 class Scenario(Struct, frozen=True):
@@ -131,7 +133,16 @@ class Simulation:
             self.coordinator.order(self._dataset())
         elif kernel is not None and not self._over and len(self._open) < self.scenario.tasks:
             self.coordinator.order(self._task())
+        if kernel is not None:
+            self._include_hosts(kernel.state)
         self.world.after(LOOK_S, self._keep_busy)
+
+    def _include_hosts(self, state: Cluster) -> None:
+        """Include hosts that were excluded some minutes ago: tasks would wait for them for ever."""
+        for host in state.hosts.values():
+            excluded_s = (self.world.clock().wall_ns - host.excluded_ns) / SECOND_NS
+            if host.excluded and excluded_s > REPAIR_S:
+                self.coordinator.order(IncludeHost(host=host.id, reason="it is repaired"))
 
     def _submit_urgent(self) -> None:
         """Submit a task that preempts one of the others."""

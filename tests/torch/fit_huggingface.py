@@ -6,6 +6,7 @@ import torch
 from fitting import (
     ACCUMULATE,
     EPOCHS,
+    FROM,
     HALF_EPOCHS,
     MAX_STEPS,
     PLAIN,
@@ -17,6 +18,7 @@ from fitting import (
     disturb,
     main,
     samples,
+    show_start,
 )
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -28,6 +30,7 @@ def train(run):
 
     class Disturbed(Trainer):
         def training_step(self, *inputs, **named):
+            show_start(self.model, self.state.global_step)
             disturb(run, self.state.global_step)
             return super().training_step(*inputs, **named)
 
@@ -79,7 +82,7 @@ def train(run):
         trainer.train()
     else:
         made = make_trainer() if REFUSED == "trainer" else make_trainer
-        trainer = strata.torch.train(run, made)
+        trainer = strata.torch.train(run, made, from_=FROM)
     return trainer.model, trainer.state.global_step, seen
 
 

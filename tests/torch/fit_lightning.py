@@ -6,6 +6,7 @@ import torch
 from fitting import (
     ACCUMULATE,
     EPOCHS,
+    FROM,
     HALF_EPOCHS,
     MAX_STEPS,
     PLAIN,
@@ -17,6 +18,7 @@ from fitting import (
     disturb,
     main,
     samples,
+    show_start,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
@@ -31,6 +33,7 @@ def module(run):
             self.line = Line()
 
         def training_step(self, batch, number):
+            show_start(self.line, self.trainer.global_step)
             disturb(run, self.trainer.global_step)
             loss = self.line(**batch)["loss"]
             if REFUSED == "monitor":
@@ -73,7 +76,7 @@ def train(run):
         max_steps=MAX_STEPS,
         val_check_interval=0.5 if HALF_EPOCHS else 1.0,
         accumulate_grad_batches=ACCUMULATE,
-        strategy="ddp" if PLAIN else strata.torch.LightningStrategy(run),
+        strategy="ddp" if PLAIN else strata.torch.LightningStrategy(run, from_=FROM),
         devices=int(os.environ.get("WORLD_SIZE", "1")) if PLAIN else 1,
         callbacks=[Seen(), *stopping],
         use_distributed_sampler=REFUSED != "sampler",

@@ -7,6 +7,7 @@ prints the final weights, and what it saw of the learning rate and of the evalua
 `KILLS` lists steps and ranks (`13:1 15:0`): that rank kills itself in that step, once. In the first
 generation the last rank sends itself a SIGTERM in step `STOP_AT`, and waits for a stop in step
 `WAIT_AT`. `KILL_IN=evaluation` makes it the evaluation after that step.
+With `FROM` training starts with these weights, and each worker prints them in its first step.
 `STOP_EARLY=1` adds early stopping, `ACCUMULATE` sets the batches per optimizer step, `LOADERS=1`
 reads with a worker process, `MAX_STEPS` bounds the steps, `HALF_EPOCHS=1` evaluates twice in each
 epoch, and `REFUSED` names something that the adapter has to refuse.
@@ -31,6 +32,7 @@ WAIT_AT = int(os.environ.get("WAIT_AT", "-1"))
 STOP_EARLY = bool(os.environ.get("STOP_EARLY"))
 REFUSED = os.environ.get("REFUSED", "")
 ACCUMULATE = int(os.environ.get("ACCUMULATE", "1"))
+FROM = os.environ.get("FROM")
 KILL_IN = os.environ.get("KILL_IN", "step")
 MAX_STEPS = int(os.environ.get("MAX_STEPS", "-1"))
 HALF_EPOCHS = bool(os.environ.get("HALF_EPOCHS"))
@@ -65,6 +67,17 @@ def samples(count, seed):
     return [{"x": each, "labels": each.sum().reshape(1)} for each in x]
 
 
+def weights_of(model) -> list[float]:
+    """All values of a model's state, in its order."""
+    return torch.cat([each.double().reshape(-1) for each in model.state_dict().values()]).tolist()
+
+
+def show_start(model, step: int) -> None:
+    """Print the weights with which a task that starts from others begins."""
+    if FROM and step == 0:
+        print("began " + json.dumps(weights_of(model)), flush=True)
+
+
 def disturb(run, step: int, place: str = "step") -> None:
     """Kill or stop this process where the test asks for it."""
     if run is None or place != KILL_IN:
@@ -95,7 +108,7 @@ def main(train) -> None:
     with nullcontext() if PLAIN else strata.join() as run:
         model, steps, seen = train(run)
         if int(os.environ.get("RANK", "0")) == 0:
-            weights = torch.cat([each.double().reshape(-1) for each in model.state_dict().values()])
-            print("fitted " + json.dumps({"weights": weights.tolist(), "steps": steps, **seen}))
+            found = {"weights": weights_of(model), "steps": steps, **seen}
+            print("fitted " + json.dumps(found))
         if PLAIN and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -26,7 +26,7 @@ from strata.sdk.peers.exchange import Exchange
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.session.membership import Recovery
 from strata.sdk.session.run_worker import RunWorker
-from strata.sdk.state.initial_weights import initial_weights
+from strata.sdk.state.initial_weights import InitialWeights, initial_weights
 from strata.sdk.state.restorer import DamagedCheckpoint, PeersUnreachable
 from strata.sdk.state.run_state import RunState
 from strata.sdk.steps.step_block import StepTime, Timing
@@ -230,6 +230,16 @@ class RunMember:
             self._session.answer(self._session.ask("enter", entry))
         except NotAllowedNow:
             self.sync()  # there is a newer generation: it is entered with the declaration
+
+    def load_weights(self, model: Any, wanted: InitialWeights) -> None:
+        """Fill a model with weights from elsewhere; a collective call of loops at step 0.
+
+        For adapters of frameworks: the state of their runs has no model before the first step, so
+        every worker loads the weights again when such a loop is started again at step 0.
+        """
+        self.report("recovering")
+        self._run_state.load_weights({"model": model}, wanted)
+        self.report("training")
 
     def recover(self) -> None:
         """Enter the newest generation and restore `run.state` for it."""

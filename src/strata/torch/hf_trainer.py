@@ -21,6 +21,7 @@ resume of a Trainer.
 
 import json
 import logging
+import os
 import shutil
 import tempfile
 import weakref
@@ -33,9 +34,11 @@ import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from strata.checkpoint.read.weight_names import Rename
 from strata.checkpoint.state.random_generators import random_state, set_random_state
 from strata.errors import InvalidArgument
 from strata.sdk.run import Run
+from strata.sdk.state.initial_weights import initial_weights
 from strata.torch.loop_supervisor import LoopSupervisor, copied, saved_buffers
 
 log = logging.getLogger(__name__)
@@ -46,8 +49,18 @@ STATE_FILE = "trainer_state.json"
 NUMBERS = (int, float)
 
 
-def train(run: Run, make_trainer: Callable[[], Trainer]) -> Trainer:
+def train(
+    run: Run,
+    make_trainer: Callable[[], Trainer],
+    *,
+    from_: str | os.PathLike[str] | None = None,
+    strict: bool = True,
+    rename: Rename | None = None,
+) -> Trainer:
     """Train with the Trainer that `make_trainer` builds; return the Trainer that finished.
+
+    `from_`, `strict` and `rename` are those of `run.restore`: a new task starts with these weights
+    of the model.
 
     A stop raises `StopRequested` after the state was saved, which ends a `with strata.join()` block
     quietly: code after this call runs only if the training finished.
@@ -57,7 +70,8 @@ def train(run: Run, make_trainer: Callable[[], Trainer]) -> Trainer:
             "strata.torch.train needs a function that builds the Trainer, not the Trainer",
             hint="move the model, the TrainingArguments and the Trainer into a function",
         )
-    supervisor = LoopSupervisor(run, "huggingface", group_of_one=False)
+    initial = initial_weights(from_, strict, rename)
+    supervisor = LoopSupervisor(run, "huggingface", group_of_one=False, initial=initial)
     began = random_state()
     last: list[weakref.ref[torch.nn.Module]] = []
 
@@ -71,6 +85,7 @@ def train(run: Run, make_trainer: Callable[[], Trainer]) -> Trainer:
                 hint="build the model inside make_trainer",
             )
         last[:] = [weakref.ref(trainer.model)]
+        supervisor.load_initial(trainer.model)
         _run_trainer(supervisor, trainer, tree)
         return trainer
 

@@ -23,6 +23,7 @@ that are neither parameters, buffers nor metrics, and that `on_save_checkpoint` 
 the value that they had when the loop was left, which may be in the middle of a step.
 """
 
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -43,9 +44,11 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 from torchmetrics import Metric
 
+from strata.checkpoint.read.weight_names import Rename
 from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.interrupts import GenerationChanged
 from strata.sdk.run import Run
+from strata.sdk.state.initial_weights import initial_weights
 from strata.torch.loop_supervisor import LoopSupervisor, copied, saved_buffers
 from strata.torch.unsupported import refusal, require_resumable_monitors, require_supported
 
@@ -56,12 +59,23 @@ RESUME_PATH = "strata-checkpoint"
 class LightningStrategy(DDPStrategy):
     """Lightning's DDP strategy among the workers of a run.
 
-    `options` are those of `DistributedDataParallel`, such as `find_unused_parameters`.
+    `from_`, `strict` and `rename` are those of `run.restore`: a new task starts with these weights
+    of the module. `options` are those of `DistributedDataParallel`, such as
+    `find_unused_parameters`.
     """
 
-    def __init__(self, run: Run, **options: Any) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        from_: str | os.PathLike[str] | None = None,
+        strict: bool = True,
+        rename: Rename | None = None,
+        **options: Any,
+    ) -> None:
         self.run = run
-        self.supervisor = LoopSupervisor(run, "lightning", group_of_one=True)
+        initial = initial_weights(from_, strict, rename)
+        self.supervisor = LoopSupervisor(run, "lightning", group_of_one=True, initial=initial)
         super().__init__(cluster_environment=_Workers(self.supervisor), **options)
         if not options.get("broadcast_buffers", True):
             raise refusal("broadcast_buffers=False")
@@ -178,7 +192,7 @@ class _Relaunching(_Launcher):
         if path is not None:
             raise InvalidArgument(
                 "trainer.fit got a ckpt_path, but a run resumes from its own checkpoints",
-                hint="leave ckpt_path out; load the weights into the model to start from them",
+                hint="leave ckpt_path out; LightningStrategy(run, from_=...) starts from weights",
             )
         strategy = self._strategy
         follower = _FitCallback(strategy, model)
@@ -188,6 +202,7 @@ class _Relaunching(_Launcher):
 
         def attempt(tree: dict[str, Any]) -> Any:
             follower.begin(trainer, tree)
+            strategy.supervisor.load_initial(model)
             try:
                 return function(model, train, valid, data, RESUME_PATH if tree else None, *rest)
             except (RuntimeError, GenerationChanged):

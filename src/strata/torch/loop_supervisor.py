@@ -38,6 +38,7 @@ from strata.errors import DeadlineExceeded, InvalidArgument
 from strata.sdk.interrupts import GenerationChanged, StopRequested
 from strata.sdk.peers.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
+from strata.sdk.state.initial_weights import InitialWeights
 from strata.torch.default_group import DefaultGroup, connection_failed
 
 log = logging.getLogger(__name__)
@@ -105,10 +106,18 @@ class TrainingState:
 class LoopSupervisor:
     """Runs a framework's loop for a run. Its methods are for the training thread.
 
-    `group_of_one` says whether the framework needs a process group even with one worker.
+    `group_of_one` says whether the framework needs a process group even with one worker. `initial`
+    are the weights that a new task starts with.
     """
 
-    def __init__(self, run: Run, framework: str, *, group_of_one: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        framework: str,
+        *,
+        group_of_one: bool,
+        initial: InitialWeights | None = None,
+    ) -> None:
         if run in _supervised:
             raise InvalidArgument(
                 "this run has already trained with a framework's trainer",
@@ -122,6 +131,7 @@ class LoopSupervisor:
         self._framework = framework
         self._group = DefaultGroup(run)
         self._group_of_one = group_of_one
+        self._initial = initial
         self._world_size = load_process({}).world_size or run.world_size
 
     def follow(self, attempt: Callable[[dict[str, Any]], Result]) -> Result:
@@ -141,6 +151,15 @@ class LoopSupervisor:
             except RuntimeError as error:
                 self._require_loss(error)
             self._recover()
+
+    def load_initial(self, model: torch.nn.Module) -> None:
+        """Fill the model of an attempt with the weights that the task starts with, if it names any.
+
+        Until the first step is complete every attempt loads them: a worker that begins then gets no
+        model from the others, and what is read is agreed upon by all.
+        """
+        if self._initial is not None and self.run.steps == 0:
+            self.run.load_weights(model, self._initial)
 
     def complete(
         self,

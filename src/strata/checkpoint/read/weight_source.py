@@ -46,8 +46,19 @@ class WeightSource:
         """Close the files of the source."""
 
 
+TRAINER_MODELS = {
+    "huggingface": "training.model.",
+    "lightning": "training.checkpoint.state_dict.",
+}
+"""Where the state of a framework's trainer has the tensors of the model."""
+
+
 class CheckpointWeights(WeightSource):
-    """The state in a checkpoint of Strata."""
+    """The state in a checkpoint of Strata.
+
+    The model of a framework's trainer has the names that it has in other checkpoints: those of
+    `model`.
+    """
 
     is_model = False
 
@@ -55,7 +66,10 @@ class CheckpointWeights(WeightSource):
         super().__init__(url)
         self._reader = reader
         state = rebuild(reader.tree, lambda node, _: _Leaf(node), lambda _, __, fields: fields)
-        for name, value in leaves(state):
+        found = dict(leaves(state))
+        trainer = TRAINER_MODELS.get(str(found.get("training.origin.framework")), "")
+        for path, value in found.items():
+            name = f"model.{path[len(trainer) :]}" if trainer and path.startswith(trainer) else path
             if not isinstance(value, _Leaf):
                 self.values[name] = value
             elif "$tensor" in value.node and "key" not in value.node:

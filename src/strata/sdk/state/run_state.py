@@ -151,7 +151,7 @@ class RunState:
                 hint="start the process again; with checkpoints the task would have resumed",
             )
         if self.initial is not None and self.starts_warm(recovery):
-            self._load_initial(self.initial)
+            self.state = self.load_weights(self.state, self.initial)
         if not recovery.in_place and self._membership.model.step < 0:
             self._model_offer.stop()
             self._replaced = True
@@ -201,8 +201,8 @@ class RunState:
         fresh = recovery.source == "fresh" and self._membership.steps == 0
         return fresh and self.initial is not None
 
-    def _load_initial(self, wanted: InitialWeights) -> None:
-        """Fill the state with the weights that a fresh start begins with."""
+    def load_weights(self, state: Any, wanted: InitialWeights) -> Any:
+        """Fill a state with the weights that a fresh start begins with; a collective call."""
         place = self._membership.place
         generation, count = self._warm_starts
         count = count + 1 if generation == place.generation else 1
@@ -211,7 +211,7 @@ class RunState:
         def agree(what: str, value: str) -> str:
             return self.agreements.agree(f"warm-start-{place.generation}-{count}-{what}", value)
 
-        self.state = self._weights.load(self.state, wanted, place.rank, agree)
+        return self._weights.load(state, wanted, place.rank, agree)
 
     def _roots(self) -> list[str]:
         """The storage URLs in which each task of the cluster has a folder, nearest first."""

@@ -196,7 +196,6 @@ def exclude(sim: "Simulation") -> str:
     return host
 
 
-
 FAULTS: dict[str, Callable[["Simulation"], str]] = {
     fault.__name__: fault
     for fault in (

@@ -16,8 +16,8 @@ from strata.timeline.goodput.ledger import ledger
 from strata.timeline.goodput.task_goodput import goodput, newest_task
 from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.run_timeline import Timeline
-from tests.cli.conftest import strata
-from tests.cli.runs import run, script
+from tests.cli.conftest import Started, strata
+from tests.cli.runs import run, script, seen, url_of
 from tests.cli.trained import DATA_S
 from tests.coordinator.rest.served import Coordinator
 
@@ -235,6 +235,38 @@ def test_missing_events_are_unknown_time(trained):
     )
     missing_s = (last.at_ns - steps[3].at_ns) / 1e9
     assert gained / 1e9 == pytest.approx(missing_s, rel=0.25)
+
+
+HANGS = """
+import time, strata
+with strata.join() as run:
+    while True:
+        time.sleep(600 if run.rank == 1 and run.steps == 40 else 0.02)
+        run.mark_step(loss=1.0)
+"""
+
+
+def test_stopped_hang_is_lost_by_the_hang_not_by_the_signal(tmp_path):
+    settings = {"STRATA_ALERT_NO_STEP_S": "4", "STRATA_STOP_GRACE_S": "2"}
+    arguments = ("--workers", "2", "--data-dir", str(tmp_path / "data"))
+    hung = Started("run", script(tmp_path, HANGS), *arguments, cwd=tmp_path, **settings)
+    try:
+        hung.wait_for(seen("has made no step for"), "alert", 60)
+        stopped = strata("stop", "script-1", "--url", url_of(hung), cwd=tmp_path)
+        assert stopped.returncode == 0, stopped.stderr
+        hung.process.wait(60)
+    finally:
+        hung.process.kill()
+        hung.ended()
+    with open_timeline(tmp_path / "data") as timeline:
+        answer = goodput(timeline)
+        (stop_s,) = moments(timeline, "TaskStateChanged", after="stopping")
+        last_s = moments(timeline, "StepsCommitted")[-1]
+    first = answer.causes[0]
+    assert first.kind == "AlertRaised", answer.causes
+    assert first.text.startswith("no progress: script-1 has made no step for"), first
+    assert first.classes["loss_detection"] > 0.9 * 2 * (stop_s - last_s)
+    assert not [each for each in answer.causes if each.kind == "WorkerLost"]
 
 
 def test_terminal_shows_each_class_and_rest_has_the_same_figures(planted, found, tmp_path):

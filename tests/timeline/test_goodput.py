@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from strata.config import Settings
-from strata.core.events import Event
 from strata.core.record.event_codec import CODEC
 from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import StopTask, SubmitTask
@@ -60,13 +59,14 @@ def moment(run, kind, **fields):
 def exact(timeline, task):
     """Check that each piece of time is counted once; returns the ledger."""
     found = ledger(timeline, task)
-    assert found.total.ns == found.wall_ns
-    assert sum(ns for each in found.slices for ns in each.values()) == found.wall_ns
+    assert found.total.ns + found.pending_ns == found.wall_ns
+    assert sum(ns for each in found.slices for ns in each.values()) == found.total.ns
     assert len(found.slices) <= 200
     for sums in (found.weeks, found.hosts):
-        assert sum(s.ns for each in sums.values() for s in each.values()) == found.wall_ns
+        assert sum(s.ns for each in sums.values() for s in each.values()) == found.total.ns
     lost_ns = sum(each.total.ns for each in found.lost.causes.values())
-    assert lost_ns == found.wall_ns - found.productive_ns
+    assert lost_ns == found.total.ns - found.productive_ns
+    assert not found.pending_ns or not found.interruptions.ended
     return found
 
 
@@ -231,44 +231,46 @@ def test_rollback_is_paid_by_the_loss_and_earlier_checkpoint_would_have_helped()
     exact(run.timeline, "train-1")
 
 
+def workers_events(run):
+    """The node, incarnation and events of each stored batch of a worker."""
+    for batch in run.timeline.reader.batches():
+        if batch.node != "coordinator":
+            yield batch.node, batch.incarnation, list(unpack(CODEC, batch))
+
+
+def stored(facts, batches, name):
+    """A run of these facts and batches."""
+    store = MemoryStore(CODEC)
+    store.append(facts, incarnation=1, expected=0, batches=batches)
+    return Timeline(store, name)
+
+
 def without(run, node, first, stop):
     """The run with a hole: the events [first, stop) of a worker's process never arrived."""
-    store = MemoryStore(CODEC)
-    log = run.timeline.reader
     batches = []
-    for batch in log.batches():
-        if batch.node == "coordinator":
-            continue
-        events = list(unpack(CODEC, batch))
-        if batch.node == node:
+    for name, incarnation, events in workers_events(run):
+        if name == node:
             events = [each for each in events if not first <= each.seq < stop]
         start = 0
         for at in range(1, len(events) + 1):
             if at == len(events) or events[at].seq != events[at - 1].seq + 1:
-                kept: list[Event] = events[start:at]
-                batches.append(pack(CODEC, batch.node, batch.incarnation, kept))
+                batches.append(pack(CODEC, name, incarnation, events[start:at]))
                 start = at
-    store.append(list(log.read(0)), incarnation=1, expected=0, batches=batches)
-    return Timeline(store, "holed")
+    return stored(list(run.timeline.reader.read(0)), batches, "holed")
 
 
 def without_generations(run):
     """The run as recorded by a release that did not record the generation of a worker's steps."""
-    store = MemoryStore(CODEC)
-    log = run.timeline.reader
     batches = []
-    for batch in log.batches():
-        if batch.node == "coordinator":
-            continue
-        events = [
+    for name, incarnation, events in workers_events(run):
+        old = [
             structs.replace(each, body=structs.replace(each.body, generation=0))
             if isinstance(each.body, StepFinished | TrainingStarted)
             else each
-            for each in unpack(CODEC, batch)
+            for each in events
         ]
-        batches.append(pack(CODEC, batch.node, batch.incarnation, events))
-    store.append(list(log.read(0)), incarnation=1, expected=0, batches=batches)
-    return Timeline(store, "old")
+        batches.append(pack(CODEC, name, incarnation, old))
+    return stored(list(run.timeline.reader.read(0)), batches, "old")
 
 
 def test_old_run_has_productive_steps():
@@ -299,6 +301,36 @@ def test_hole_in_the_log_is_unknown(calm):
     assert found.classes["unknown"].ns / 1e9 == pytest.approx(missing_s, rel=0.02)
     # Without the records of one member, the waits of those steps cannot be told apart.
     assert found.classes["communication_wait"].ns > whole.classes["communication_wait"].ns
+
+
+def while_running(run, at_s, unreported_s):
+    """The run as recorded up to a moment, without the newest events of workers."""
+    batches = []
+    for name, incarnation, events in workers_events(run):
+        kept = [each for each in events if each.wall_ns < (at_s - unreported_s) * 1e9]
+        batches += [pack(CODEC, name, incarnation, kept)] if kept else []
+    facts = [each for each in run.timeline.reader.read(0) if each.wall_ns < at_s * 1e9]
+    return stored(facts, batches, "running")
+
+
+@pytest.mark.parametrize("unreported_s", [0.0, 25.0])
+def test_newest_steps_of_a_running_task_are_pending_not_unknown(calm, unreported_s):
+    commits = [r for r in calm.kinds("StepsCommitted") if r.text("task") == "train-1"]
+    half = commits[len(commits) // 2]
+    found = exact(while_running(calm, half.at_ns / 1e9 + 4, unreported_s), "train-1")
+    assert "unknown" not in found.classes
+    assert {each for each in found.classes if each != "productive"} <= {
+        "starting",
+        "checkpoint_stall",
+        "communication_wait",
+        "straggler_wait",
+        "data_wait",
+        "checkpoint_restore",
+    }
+    members = 4
+    assert found.pending_ns >= members * unreported_s * 1e9
+    assert found.pending_ns < members * (unreported_s + 40) * 1e9
+    assert found.to_ns <= half.at_ns + 4e9 - unreported_s * 1e9
 
 
 def test_audit_has_the_figures_of_the_ledger(crashed):

@@ -59,6 +59,9 @@ def show_classes(out: Console, found: GoodputAnswer) -> None:
         head.append(f" = {money(found.currency, found.cost)}, of which {lost} was lost")
     out.print(head, soft_wrap=True)
     out.print(_classes(found.classes, found.currency))
+    if found.pending_s:
+        pending = f"  not counted yet: {lasting(found.pending_s)} of steps that are not finished"
+        out.print(Text(f"{pending} or not committed", style=DIM), soft_wrap=True)
 
 
 def _classes(classes: Sequence[ClassShare], currency: str) -> Table:

@@ -88,7 +88,8 @@ class GoodputAnswer(Struct, frozen=True, kw_only=True):
     """The ledger of a task: all classes add up to `total_s`, the time of all its workers.
 
     `causes` are the most expensive ones of `causes_total`. `notes` say what limits the answer. The
-    costs are in the unit of the price; `price` is empty without one.
+    costs are in the unit of the price; `price` is empty without one. `pending_s` is the newest time
+    of a running task, which is not in `total_s`: steps that are not finished or not committed.
     """
 
     task: str
@@ -108,6 +109,7 @@ class GoodputAnswer(Struct, frozen=True, kw_only=True):
     currency: str = ""
     cost: float | None = None
     lost_cost: float | None = None
+    pending_s: float = 0.0
     notes: list[str] = field(default_factory=list)
 
 

@@ -11,6 +11,10 @@ ends when the recovery is chosen. Its stages, as windows of time:
 - restore: until the last member that reported `recovering` trains. Steps can finish in this window.
 
 Time after a further loss belongs to that loss.
+
+A stall (`goodput/stalls`) that is ended by a stop of the task, or by the loss of a member, is
+detection too, from its beginning to that moment, and the record that found it is the cause of the
+whole interruption. A declared hang is its own record.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,6 +29,7 @@ from strata.core.task_state import ENDED
 from strata.core.tasks.task_lifecycle import TaskPlaced, TaskStateChanged, TaskSubmitted
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered, WorkerStateChanged
 from strata.timeline.goodput.goodput_answers import TimeClass
+from strata.timeline.goodput.stalls import Stall
 from strata.timeline.read.records import SECOND_NS, Record
 
 KINDS: tuple[type[Fact], ...] = (
@@ -71,8 +76,8 @@ class _Open(Struct):
     registered_ns: int
 
 
-def _opened(cause: Record, lost: bool) -> _Open:
-    return _Open(cause=cause, from_ns=cause.at_ns, lost=lost, registered_ns=cause.at_ns)
+def _opened(cause: Record, at_ns: int, lost: bool) -> _Open:
+    return _Open(cause=cause, from_ns=at_ns, lost=lost, registered_ns=at_ns)
 
 
 class Interruptions:
@@ -97,6 +102,7 @@ class Interruptions:
         self.earlier: dict[str, int] = {}
         self.alone: set[str] = set()
         self._begun: list[tuple[int, int]] = []
+        self.stalls: list[Stall] = []
         self._facts: list[Record] = []
         self._members: set[str] = set()
         self._open: _Open | None = None
@@ -154,6 +160,8 @@ class Interruptions:
             self._state(record, body)
         elif isinstance(body, TaskStateChanged):
             self.ended = body.after in ENDED
+            if self.ended or body.after == "stopping":
+                self._stopped(record)
             if self._open is not None and (self.ended or body.after == "queued"):
                 self._close(record.at_ns, lasting=True)
             if body.after == "queued":
@@ -163,6 +171,9 @@ class Interruptions:
         if body.worker not in self._members:
             return
         self._lost_members += 1
+        stall = self._stall_at(record.at_ns) if body.signal != "hang" else None
+        cause = stall.found if stall is not None else record
+        self.loss_of[record.ref] = cause
         silent_s = body.evidence.get("silence_s", body.evidence.get("stuck_s"))
         signs = [last_events.get((body.worker, body.incarnation))]
         if silent_s is not None:
@@ -171,14 +182,30 @@ class Interruptions:
             signs = signs[1:] or signs
         known = [sign for sign in signs if sign is not None]
         sign_ns = min(max(known, default=record.at_ns), record.at_ns)
+        if stall is not None:
+            sign_ns = min(stall.from_ns, sign_ns)
         if self._open is not None:
             if record.at_ns <= self._open.registered_ns and self._open.lost:
                 return  # lost in the same turn
             self._close(record.at_ns, lasting=True)
             sign_ns = record.at_ns
         self._end_restore(record.at_ns)
-        self._add(sign_ns, record.at_ns, "loss_detection", record)
-        self._open = _opened(record, lost=True)
+        self._add(sign_ns, record.at_ns, "loss_detection", cause)
+        self._open = _opened(cause, record.at_ns, lost=True)
+
+    def _stall_at(self, at_ns: int) -> Stall | None:
+        """The stall at a moment, unless a loss or a new generation interrupted training before."""
+        at = bisect_right(self.stalls, at_ns, key=lambda stall: stall.found.at_ns) - 1
+        stall = self.stalls[at] if at >= 0 else None
+        if stall is None or at_ns > stall.until_ns:
+            return None
+        return stall if self._open is None or self._open.cause is stall.found else None
+
+    def _stopped(self, record: Record) -> None:
+        """A stop ends a stall."""
+        stall = self._stall_at(record.at_ns)
+        if stall is not None and self._open is None:
+            self._add(stall.from_ns, record.at_ns, "loss_detection", stall.found)
 
     def _changed(self, record: Record, body: GenerationChanged) -> None:
         self.sizes[body.generation] = body.world_size
@@ -192,7 +219,7 @@ class Interruptions:
         self.formed_ns = self.formed_ns or record.at_ns
         if self._open is None:
             self._end_restore(record.at_ns)
-            self._open = _opened(record, lost=False)
+            self._open = _opened(record, record.at_ns, lost=False)
 
     def _chosen(self, record: Record, body: RecoveryChosen) -> None:
         cause = self._open.cause if self._open is not None else record

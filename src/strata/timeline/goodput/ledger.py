@@ -6,6 +6,9 @@ back: until it registers again, or, with the policy `replace`, until a worker of
 finished or the task ends. The sum over all workers is the total of the ledger, and the classes add
 up to it exactly, in nanoseconds. A task that waits in the queue has no workers.
 
+Of a running task the newest time is pending: the step in progress, and steps that are applied but
+not committed. It is in no class and not in the total, and summed on its own.
+
 Memory: per worker its states, per generation 25 bytes for each step, and the causes.
 """
 
@@ -25,11 +28,14 @@ from strata.timeline.goodput.interruptions import FACTS as TASK_FACTS
 from strata.timeline.goodput.interruptions import Interruptions
 from strata.timeline.goodput.lost_time import LostTime, Spent
 from strata.timeline.goodput.prices import Host, HostShares, Meter, Prices
+from strata.timeline.goodput.stalls import FACTS as STALL_FACTS
+from strata.timeline.goodput.stalls import finds_stall, stalls
 from strata.timeline.goodput.step_pieces import Piece, TaskTime
 from strata.timeline.goodput.step_waits import StepWaits
 from strata.timeline.goodput.time_pieces import WorkerPieces
 from strata.timeline.lanes.worker_periods import FACTS, Life, Lives
 from strata.timeline.lanes.worker_time import Activity, activities, leave_out_lost_time, recorded_by
+from strata.timeline.read.records import Record
 from strata.timeline.read.run_timeline import Timeline
 
 SLICES = 200
@@ -44,7 +50,7 @@ MORE = "others"
 
 class Ledger(Struct):
     """The sums of a task's worker time, in nanoseconds. `wall_ns` is summed independently of the
-    classes, from the workers' states."""
+    classes, from the workers' states: all classes and `pending_ns` add up to it."""
 
     task: str
     from_ns: int
@@ -55,6 +61,8 @@ class Ledger(Struct):
     waits: StepWaits
     workers: int = 0
     wall_ns: int = 0
+    pending_ns: int = 0
+    counted_to_ns: int = 0
     saves: int = 0
     classes: dict[TimeClass, Spent] = field(default_factory=dict)
     slice_ns: int = 1
@@ -83,6 +91,10 @@ class Ledger(Struct):
 
     def add(self, piece: Piece, host: Host) -> None:
         """Add a piece of a worker's time."""
+        if piece.pending:
+            self.pending_ns += piece.to_ns - piece.from_ns
+            return
+        self.counted_to_ns = max(self.counted_to_ns, piece.to_ns)
         for part in _by_week(piece):
             length_ns = part.to_ns - part.from_ns
             cost = self.meter.cost(host, part.from_ns, part.to_ns) if self.meter.given else None
@@ -95,6 +107,12 @@ class Ledger(Struct):
             on_host.setdefault(part.kind, Spent()).add(length_ns, cost)
             self.lost.add(part, cost)
         self._slice(piece)
+
+    def close(self) -> None:
+        """End the ledger where its newest counted time ends."""
+        if self.pending_ns:
+            self.to_ns = max(self.counted_to_ns, self.from_ns)
+            del self.slices[-(-(self.to_ns - self.from_ns) // self.slice_ns) :]
 
     def _slice(self, piece: Piece) -> None:
         at_ns = piece.from_ns
@@ -150,6 +168,7 @@ def ledger(
         pieces = WorkerPieces(TaskTime(kept, facts.interruptions, waits), life)
         for piece in _pieces(timeline, life, pieces, task, until_ns):
             found.add(piece, _host_at(facts.places.get(life.node, []), piece.from_ns))
+    found.close()
     return found
 
 
@@ -168,7 +187,8 @@ def _facts(timeline: Timeline, task: str) -> _Facts:
     lives, interruptions = Lives(), Interruptions(task)
     places = defaultdict[str, list[tuple[int, Host]]](list)
     saves = 0
-    kinds = {*FACTS, *TASK_FACTS, CheckpointStarted.__name__}
+    found_stalls: list[Record] = []
+    kinds = {*FACTS, *TASK_FACTS, *STALL_FACTS, CheckpointStarted.__name__}
     for record in timeline.records(node=COORDINATOR, kinds=kinds):
         lives.feed(record)
         interruptions.feed(record)
@@ -178,6 +198,9 @@ def _facts(timeline: Timeline, task: str) -> _Facts:
             places[body.worker].append((record.at_ns, host))
         elif isinstance(body, CheckpointStarted) and body.task == task:
             saves += 1
+        elif finds_stall(record) and record.text("task") == task:
+            found_stalls.append(record)
+    interruptions.stalls = stalls(timeline, task, found_stalls)
     leave_out_lost_time(timeline, lives)
     own = [life for _, life in sorted(lives.of.items()) if any(t.task == task for t in life.turns)]
     return _Facts(lives=own, interruptions=interruptions, places=dict(places), saves=saves)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from strata.core.alerts.alert_record import AlertRaised
+from strata.core.workers.stack_collection import StacksRequested
 from strata.timeline.goodput.goodput_answers import LABELS, CauseAnswer, Saving, TimeClass
 from strata.timeline.goodput.interruptions import Interruptions
 from strata.timeline.goodput.prices import money
@@ -130,6 +132,9 @@ def _answer(cause: Cause, rules: WhatIf) -> CauseAnswer:
 
 
 def _text(cause: Cause, rules: WhatIf) -> str:
+    body = cause.record.event.body if cause.record is not None else None
+    if isinstance(body, AlertRaised | StacksRequested):
+        return f"no progress: {body.text if isinstance(body, AlertRaised) else body.reason}"
     if cause.record is not None and cause.record.kind == "WorkerLost":
         return sentence(cause.record)
     if cause.record is not None:

@@ -34,6 +34,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     """A span of one class. `cause` is the fact behind it; `ref` is the worker's own record.
 
     `slow` is the worker that was waited for, and `step` the step of rolled-back work, else -1.
+    `pending`: the class follows from records of a running task that are still to come.
     """
 
     from_ns: int
@@ -44,6 +45,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     slow: str = ""
     step: int = -1
     note: str = ""
+    pending: bool = False
 
 
 class TaskTime(Struct, frozen=True):
@@ -133,7 +135,7 @@ class StepPieces:
         """The attempt that finished the step."""
         length_ns = length(spans)
         kind, cause = self._in_model()
-        if kind == "rolled_back":
+        if kind in ("rolled_back", "unknown"):
             yield from self._filled(spans, [(length_ns, kind, cause, "")])
             return
         waited_ns = min(self._spent["communication"] + self._spent["wait"], length_ns)
@@ -193,7 +195,7 @@ class StepPieces:
                     cause=cause,
                     slow=slow,
                     step=self._number if kind == "rolled_back" else -1,
-                    note="applied, but not committed yet" if kind == "unknown" else "",
+                    pending=kind == "unknown",
                 )
                 left[0] = (length_ns - (end_ns - from_ns), kind, cause, slow)
                 if not left[0][0]:

@@ -71,6 +71,7 @@ def shown(found: Ledger, prices: Prices, run: str) -> GoodputAnswer:
         currency=prices.currency,
         cost=total.money,
         lost_cost=lost_cost,
+        pending_s=found.pending_ns / SECOND_NS,
         notes=found.meter.notes(),
     )
 

@@ -4,11 +4,14 @@
 
 `step_pieces` divides finished steps. Outside of steps the class follows from the operation, the
 interruption or the worker's state. Before the first step of a process it is starting, after its
-last step idle. What no record explains is unknown.
+last step idle. What no record explains is unknown; after the newest finished step of a running
+task it is pending, because the records that decide are still to come.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+
+from msgspec import structs
 
 from strata.core.workers.worker_facts import StepFinished, TrainingStarted
 from strata.store.event_store import FOREVER_NS
@@ -167,7 +170,8 @@ class WorkerPieces:
             cause = self._cause(kind, follows if working else [])
             if working and cause is not None:
                 kind = "rolled_back"
-            yield _piece(each, kind, (at_ns, span[1]), cause, slow, self._note(each, kind, after))
+            piece = _piece(each, kind, (at_ns, span[1]), cause, slow)
+            yield self._explained(piece, after) if kind == "unknown" else piece
 
     def _before(self, each: Activity, kind: TimeClass, working: bool, stage: Stage) -> TimeClass:
         """The class of the time before an interruption: an unfinished step was undone by it."""
@@ -229,12 +233,11 @@ class WorkerPieces:
             return stages[0].cause
         return resumed[-1].cause if resumed else None
 
-    def _note(self, each: Activity, kind: TimeClass, after: bool) -> str:
-        if kind != "unknown":
-            return ""
+    def _explained(self, piece: Piece, after: bool) -> Piece:
+        """Unknown time: the step in progress of a running task, or a hole in the log."""
         if after:
-            return "after the last finished step that is recorded"
-        return "no step was recorded as finished"
+            return structs.replace(piece, pending=True)
+        return structs.replace(piece, note="no step was recorded as finished")
 
     def _finished_step(self) -> Iterator[Piece]:
         """The pieces of a finished step."""
@@ -256,7 +259,6 @@ def _piece(
     span: Span | None = None,
     cause: Record | None = None,
     slow: str = "",
-    note: str = "",
 ) -> Piece:
     from_ns, to_ns = span or (each.from_ns, each.to_ns)
     return Piece(
@@ -267,5 +269,4 @@ def _piece(
         cause=cause,
         slow=slow,
         step=each.step if kind == "rolled_back" else -1,
-        note=note,
     )

@@ -23,7 +23,7 @@ const goodput: Goodput = {
     classes: { replacement_wait: 1 },
     saving: { seconds: 1, cost: 10, text: "a spare would have saved 1.0 s = $10.00", method: "a spare gets the rank in the same turn" },
   }],
-  causes_total: 1, price: "36000/worker-hour", currency: "$", cost: 40, lost_cost: 10, notes: [],
+  causes_total: 1, price: "36000/worker-hour", currency: "$", cost: 40, lost_cost: 10, pending_s: 0, notes: [],
 };
 
 describe("the goodput of a task", () => {
@@ -56,6 +56,13 @@ describe("the goodput of a task", () => {
     unmount();
     show(<TaskGoodput goodput={{ ...goodput, price: "", causes: goodput.causes.map((each) => ({ ...each, cost: null })) }} />);
     expect(heads()).toEqual(["Lost", "Cause"]);
+  });
+  it("says how much newest time of a running task is not counted yet", () => {
+    const { unmount } = show(<TaskGoodput goodput={goodput} />);
+    expect(screen.queryByText("Not counted yet")).toBeNull();
+    unmount();
+    show(<TaskGoodput goodput={{ ...goodput, pending_s: 12 }} />);
+    expect(screen.getByText("Not counted yet").nextElementSibling!.textContent).toBe("12 s");
   });
   it("says what has no price", () => {
     const note = "4.0 worker-seconds were on workers that registered no GPU, so a price per GPU-hour does not apply";

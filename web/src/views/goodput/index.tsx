@@ -90,6 +90,7 @@ export function TaskGoodput({ goodput }: { goodput: Goodput }) {
         <Fact name="Goodput"><span className="text-xl font-semibold">{share(goodput.goodput)}</span></Fact>
         <Fact name="Worker time">{duration(goodput.total_s * 1000)}</Fact>
         <Fact name="Workers">{count(goodput.workers)}</Fact>
+        {goodput.pending_s > 0 && <Fact name="Not counted yet"><span title="Steps that are not finished or not committed">{duration(goodput.pending_s * 1000)}</span></Fact>}
         {goodput.price !== "" && <Fact name="Cost">{money(goodput.currency, goodput.cost)}</Fact>}
         {goodput.price !== "" && <Fact name="Cost of lost time"><span className="text-failed">{money(goodput.currency, goodput.lost_cost)}</span></Fact>}
       </dl>

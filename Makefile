@@ -1,9 +1,10 @@
 # make run        set up, then run an example
 # make test       set up, then check everything; FAST=1 skips the slow tests
 # make fmt        format the code and fix what can be fixed
+# make docs       write the generated pages of docs, and build the documentation site
 # make generate   write every generated file; tests compare them with their sources
 # make bench      run the benchmarks and render docs/BENCHMARKS.md
-# make package    generate, then build a wheel
+# make package    generate, build the site, then build a wheel
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,12 +13,12 @@ PIP := pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test fmt generate package docs bench proto golden web demo lock clean
+.PHONY: run test fmt generate package docs site pages bench proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
-test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
+test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/docs.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -29,12 +30,17 @@ fmt: $(VENV)/test.stamp
 
 # The generated files that are committed are those that users need without Node or a compiler, and
 # those that freeze a format.
-generate: proto golden docs web demo
+generate: proto golden pages web demo
 
-package: generate
+package: generate site
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-docs: $(VENV)/test.stamp
+docs: pages site
+
+site: $(VENV)/docs.stamp
+	$(BIN)/python -X utf8 -m docs.site.build
+
+pages: $(VENV)/test.stamp
 	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.events())" > docs/EVENTS.md
 	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
 	$(BIN)/python -X utf8 -m tests.seeds.promises > docs/SEEDS.md
@@ -51,7 +57,7 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/frameworks.stamp $(VENV)/trackers.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
+$(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/docs.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
 	@$(BIN)/$(PIP) -r $< && touch $@ || echo "not all of $< could be installed"
 
 proto: $(VENV)/test.stamp
@@ -117,5 +123,5 @@ lock:
 	npm run lock --prefix web
 
 clean:
-	rm -rf $(VENV) $(NODE)/node_modules web/node_modules build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(NODE)/node_modules web/node_modules src/strata/docs_site build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -101,7 +101,7 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     barrier_timeout_s: Seconds = DEFAULT_TIMEOUTS.barrier_timeout_s
     hang_floor_s: Seconds = DEFAULT_TIMEOUTS.hang_floor_s
 
-    """The same for the first three steps of each process, which may compile."""
+    """The same until a worker of the task has reported three steps: the first ones may compile."""
     hang_unlearned_s: Seconds = DEFAULT_TIMEOUTS.hang_unlearned_s
 
     """Seconds that stacks are collected before a hang or a barrier is declared; 0 collects none."""

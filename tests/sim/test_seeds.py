@@ -42,6 +42,9 @@ LESSONS = {
     "a session that a stopping coordinator closes is no sign of death": Scenario(
         seed=126, sharded=True, fault_every_s=40, barrier_every=1, steps=60
     ),
+    "a host that was excluded after failures is included again": Scenario(
+        seed=3, fault_every_s=120
+    ),
 }
 
 

@@ -12,7 +12,6 @@ response, the Prometheus series).
 
 from msgspec import Struct, field
 
-from strata.core.rule_settings import Timeouts
 from strata.core.state import Reported
 
 
@@ -71,7 +70,8 @@ SECOND_NS = 1_000_000_000
 
 
 class LastHeard(Struct):
-    """The last report of one incarnation; `absent` until its first heartbeat after a restart."""
+    """The last report of one incarnation; `absent` until its first heartbeat after a restart. An
+    agent has no task."""
 
     incarnation: int
     beat_ns: int
@@ -87,6 +87,7 @@ class LastHeard(Struct):
     steps_seen: int = 0
     hangable: bool = False
     request: int = 0
+    task: str = ""
 
     @property
     def deadline_ns(self) -> int:
@@ -109,18 +110,6 @@ class LastHeard(Struct):
     def is_nearly_lost(self, now_ns: int) -> bool:
         """Whether half of its timeout has passed without a heartbeat."""
         return self.timeout_ns // 2 <= now_ns - self.beat_ns < self.timeout_ns
-
-    def hang_limit_ns(self, timeouts: "Timeouts") -> int:
-        """How long a step may take, 0 if the worker is not computing.
-
-        The first steps of a worker may compile or warm up, so their limit is higher.
-        """
-        if not self.hangable:
-            return 0
-        if self.steps_seen < 3:
-            return int(timeouts.hang_unlearned_s * SECOND_NS)
-        floor_ns = int(timeouts.hang_floor_s * SECOND_NS)
-        return max(floor_ns, int(self.step_mean_ns * timeouts.hang_factor))
 
 
 class GpuMetrics(Struct, frozen=True, omit_defaults=True):

@@ -6,9 +6,9 @@ is used, never the clock of a sender.
 
 Four signals, each with its own name in `WorkerLost`: the agent saw the process end (`exit`,
 reported by a command); the connection broke and was not restored (`connection`); heartbeats stopped
-(`heartbeat`); heartbeats arrive but steps do not (`hang`), measured against the worker's own step
-times. A worker that waits for others never counts as hanging. A worker that does not return after a
-restart is `absent`.
+(`heartbeat`); heartbeats arrive but steps do not (`hang`), measured against the steps before
+(`step_durations`). A worker that waits for others never counts as hanging. A worker that does not
+return after a restart is `absent`.
 
 Before a hang or an incomplete barrier is declared, the stacks of the task's workers are collected
 (see `stack_deadlines`). When heartbeats stop on a host that answers, they are collected shortly
@@ -39,11 +39,14 @@ from strata.core.generations.storage_waits import (
 )
 from strata.core.rule_settings import Timeouts
 from strata.core.state import Cluster
+from strata.core.task_state import ENDED
+from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.core.workers.declared_losses import DeclareLosses, host_of, with_host_in_doubt
 from strata.core.workers.heartbeats import SECOND_NS, Beat, LastHeard
 from strata.core.workers.host_agents import AgentLost, AgentRegistered, DeclareAgentLost
 from strata.core.workers.stack_collection import StackCollectionEnded, StacksRequested
 from strata.core.workers.stack_deadlines import StackDeadlines
+from strata.core.workers.step_durations import StepDurations
 from strata.core.workers.worker_lifecycle import (
     DeclareLost,
     Signal,
@@ -59,7 +62,7 @@ TOGETHER_NS = 50_000_000
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
     | {BarrierOpened, BarrierReleased, BarrierFailed, StorageUnreachable, StorageReached}
-    | {StacksRequested, StackCollectionEnded}
+    | {StacksRequested, StackCollectionEnded, TaskStateChanged}
 )
 """The facts that change deadlines; most facts are arrivals, which do not."""
 
@@ -69,6 +72,7 @@ class Watch:
 
     def __init__(self, timeouts: Timeouts) -> None:
         self.timeouts = timeouts
+        self.steps = StepDurations(timeouts)
         self._paces = Paces()
         self._workers: dict[str, LastHeard] = {}
         self._agents: dict[str, LastHeard] = {}
@@ -87,6 +91,7 @@ class Watch:
         for worker in state.workers.values():
             if worker.alive:
                 self._expect(self._workers, "worker", worker.id, worker.incarnation, now_ns, grace)
+                self._workers[worker.id].task = worker.task
         for agent in state.agents.values():
             if agent.up:
                 self._expect(self._agents, "agent", agent.id, agent.incarnation, now_ns, grace)
@@ -107,6 +112,7 @@ class Watch:
         if isinstance(body, WorkerRegistered):
             self._expect(self._workers, "worker", body.worker, body.incarnation, now_ns, timeout)
             self._workers[body.worker].absent = False
+            self._workers[body.worker].task = body.task
         elif isinstance(body, WorkerReturned):
             self.beat(body.worker, body.incarnation, Beat(), now_ns)
         elif isinstance(body, WorkerLost) or (
@@ -126,6 +132,8 @@ class Watch:
             self._storage.follow(body, now_ns)
         elif isinstance(body, StacksRequested | StackCollectionEnded):
             self._stacks.follow(body, now_ns)
+        elif isinstance(body, TaskStateChanged) and body.after in ENDED:
+            self.steps.forget(body.task)
 
     def beat(self, worker: str, incarnation: int, beat: Beat, now_ns: int) -> bool:
         """Note a worker's heartbeat; False if this incarnation is fenced."""
@@ -141,7 +149,7 @@ class Watch:
             if beat.request:
                 self._asked.add(worker)
         if beat.step != heard.step or beat.generation != heard.generation:
-            self._moved_on(heard, beat, now_ns)
+            self._moved_on(worker, heard, beat, now_ns)
             self._moved.add(worker)
         elif not heard.hangable:
             heard.step_ns = now_ns
@@ -229,12 +237,13 @@ class Watch:
             heard.absent = False
             heard.timeout_ns = _ns(self.timeouts.heartbeat_timeout_s)
 
-    def _moved_on(self, heard: LastHeard, beat: Beat, now_ns: int) -> None:
+    def _moved_on(self, worker: str, heard: LastHeard, beat: Beat, now_ns: int) -> None:
         """Update the mean step time, from steps within one generation."""
         if beat.generation == heard.generation and beat.step > heard.step >= 0:
             took = (now_ns - heard.step_ns) / (beat.step - heard.step)
             heard.steps_seen += 1
             heard.step_mean_ns += (took - heard.step_mean_ns) / min(heard.steps_seen, 20)
+            self.steps.note(worker, heard, now_ns - heard.step_ns)
         heard.attempt, heard.generation, heard.step = beat.attempt, beat.generation, beat.step
         heard.step_ns = now_ns
 
@@ -312,18 +321,16 @@ class Watch:
             return _lost(
                 worker, heard, "heartbeat", f"no heartbeat for {silence_s:.1f} s", evidence
             )
-        limit_ns = heard.hang_limit_ns(self.timeouts)
-        if limit_ns and now_ns - heard.step_ns >= limit_ns:
+        limit = self.steps.limit(heard)
+        if limit is not None and now_ns - heard.step_ns >= limit.limit_ns:
             stuck_s = (now_ns - heard.step_ns) / SECOND_NS
-            mean_s = heard.step_mean_ns / SECOND_NS
             reason = (
-                f"heartbeats arrive, but step {heard.step} is {stuck_s:.0f} s old "
-                f"(mean {mean_s:.2f} s)"
+                f"heartbeats arrive, but step {heard.step} is {stuck_s:.0f} s old ({limit.text()})"
             )
             evidence = {
                 "stuck_s": stuck_s,
-                "timeout_s": limit_ns / SECOND_NS,
-                "step_mean_s": mean_s,
+                "timeout_s": limit.limit_ns / SECOND_NS,
+                "step_mean_s": limit.mean_ns / SECOND_NS,
             }
             return _lost(worker, heard, "hang", reason, evidence)
         return None
@@ -336,9 +343,9 @@ class Watch:
             moments.append(stacks_from_ns)
         if heard.broken_ns:
             moments.append(heard.broken_ns + _ns(self.timeouts.connection_grace_s))
-        limit_ns = heard.hang_limit_ns(self.timeouts)
-        if limit_ns:
-            moments.append(heard.step_ns + limit_ns)
+        limit = self.steps.limit(heard)
+        if limit is not None:
+            moments.append(heard.step_ns + limit.limit_ns)
         return max(min(moments), now_ns + 1)
 
     def _check_agent(self, agent: str, due_ns: int, now_ns: int) -> list[DeclareAgentLost]:

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from msgspec import structs
 
+from strata.core.alerts.alert_record import Ending, Finding, RecordAlerts
+from strata.core.record.event_codec import CODEC
+from strata.store.sqlite import SqliteStore
 from tests.agent.harness import until
 from tests.cli.conftest import Started, strata
 from tests.cli.runs import script, seen, url_of
 from tests.coordinator.alert_servers import webhook
+from tests.core.world import World
 
 QUICK = {
     "STRATA_ALERT_SETTLE_S": "0.5",
@@ -252,3 +257,23 @@ def test_full_disk_is_found_with_the_checkpoints_that_fail_and_resolved_when_the
     assert "No space left" in saves["text"]
     assert ended["disk_filling"]["resolution"].endswith("are free")
     assert "was committed" in ended["checkpoint_failing"]["resolution"]
+
+
+def test_expired_alert_is_not_shown_as_resolved(tmp_path):
+    world = World()
+    rules = ("task_failed", "no_step")
+    found = [Finding(rule=rule, subject="task:t", severity="error", text=rule) for rule in rules]
+    world.do(RecordAlerts(changes=tuple(found)))
+    ends = [Ending(rule=rule, subject="task:t", reason=f"{rule} is over") for rule in rules]
+    world.do(RecordAlerts(changes=(structs.replace(ends[0], expired=True), ends[1])))
+    with SqliteStore(tmp_path / "log.db", CODEC) as store:
+        store.append(world.log, incarnation=1, expected=0)
+    shown = strata("alerts", "--all", "--data", str(tmp_path), cwd=tmp_path, COLUMNS="140").stdout
+    as_json = strata("alerts", "--all", "--json", "--data", str(tmp_path), cwd=tmp_path).stdout
+    expired, resolved = (next(x for x in shown.splitlines() if f" {rule} " in x) for rule in rules)
+    assert ("expired" in expired, "resolved" in expired) == (True, False)
+    assert ("expired" in resolved, "resolved" in resolved) == (False, True)
+    assert "expired: task_failed is over" in shown
+    assert "resolved: no_step is over" in shown
+    rows = {row["rule"]: row["expired"] for row in map(json.loads, as_json.splitlines())}
+    assert rows == {"task_failed": True, "no_step": False}

@@ -61,7 +61,7 @@ def test_bell_counts_alerts_and_links_them_to_subject_and_evidence(
     bell = page.get_by_role("button", name="Alerts: none open")
     expect(bell).to_be_visible(timeout=60_000)
     bell.click()
-    ended = page.get_by_role("list", name="Resolved alerts")
+    ended = page.get_by_role("list", name="Ended alerts")
     expect(ended).to_contain_text("Resolved: the last 10 values of loss are finite")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)

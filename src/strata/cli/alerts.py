@@ -26,7 +26,7 @@ from strata.coordinator.rest.alert_responses import AlertResponse, ChannelTested
 from strata.errors import InvalidArgument
 
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
-STATUS_STYLES = {"open": "", "resolved": "green"}
+STATUS_STYLES = {"open": "", "resolved": "green", "expired": "dim"}
 
 What = Annotated[
     str,
@@ -36,12 +36,26 @@ What = Annotated[
         show_default=False,
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Also list resolved alerts.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Also list alerts that have ended: resolved or expired.")
+]
 
 
 def severity(alert: AlertResponse) -> Text:
     """The severity; dim if the alert is resolved."""
     return Text(alert.severity, style=STYLES[alert.severity] if alert.status == "open" else "dim")
+
+
+def status(alert: AlertResponse) -> str:
+    """Whether the alert is open, or how it ended."""
+    return "expired" if alert.expired else alert.status
+
+
+def mark(alert: AlertResponse) -> tuple[str, str]:
+    """The sign of the alert and its style; an expired alert has no check mark."""
+    if alert.status == "open":
+        return "!", STYLES[alert.severity]
+    return ("–", "dim") if alert.expired else ("✓", "green")
 
 
 def said(alert: AlertResponse) -> str:
@@ -50,7 +64,7 @@ def said(alert: AlertResponse) -> str:
     if alert.count > 1:
         parts.append(f"noticed {alert.count} times")
     if alert.resolution:
-        parts.append(f"resolved: {alert.resolution}")
+        parts.append(f"{status(alert)}: {alert.resolution}")
     if alert.failed:
         parts.append(f"not delivered: {', '.join(alert.failed)}")
     return "; ".join(parts)
@@ -66,7 +80,7 @@ LOOK = Look(
     AlertResponse,
     [
         Column("alert", lambda alert, _: alert.id),
-        Column("status", lambda alert, _: Text(alert.status, style=STATUS_STYLES[alert.status])),
+        Column("status", lambda alert, _: Text(status(alert), style=STATUS_STYLES[status(alert)])),
         Column("severity", lambda alert, _: severity(alert)),
         Column("rule", lambda alert, _: alert.rule),
         Column("subject", lambda alert, _: alert.subject, shrinks=True),
@@ -77,9 +91,7 @@ LOOK = Look(
     ],
     empty="no alerts are open",
     note=said,
-    mark=lambda alert: (
-        ("✓", "green") if alert.status == "resolved" else ("!", STYLES[alert.severity])
-    ),
+    mark=mark,
 )
 
 
@@ -146,7 +158,7 @@ def print_none(task: str, every: bool) -> None:
     if every:
         console().print(Text(f"no alerts{of} were raised"))
     else:
-        text = f"no alerts{of} are open; `strata alerts --all` also lists resolved ones"
+        text = f"no alerts{of} are open; `strata alerts --all` also lists ended ones"
         console().print(Text(text), soft_wrap=True)
 
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { belowLog, eventPlace, extended, inOrder, markerGroups, momentOf, nearest, NO_POINTS, placeOf, smoothed, windowFrom, windowText, within, yRange, type Points } from "./curves";
+import { belowLog, extended, inOrder, markerGroups, markerPlace, momentOf, nearest, NO_POINTS, placeOf, smoothed, windowFrom, windowText, within, yRange, type Points } from "./curves";
 
 /** Points at steps from `first` on, one second apart. */
 function points(mean: (number | null)[], first = 0): Points {
@@ -56,7 +56,9 @@ describe("moments and places", () => {
     expect(momentOf(curve, placeOf(curve, 13_000)!)).toBe(13_000);
   });
   it("has no place for a moment outside of the points, but shows an event at their end", () => {
-    expect([eventPlace(curve, 9999), eventPlace(curve, 12_500), eventPlace(curve, 99_000), eventPlace(NO_POINTS, 1)]).toEqual([10, 12.5, 13, null]);
+    const placed = (at_ms: number, windowed = false) => markerPlace(curve, { at_ms, step: null }, false, windowed);
+    expect([placed(9999), placed(12_500), placed(99_000), markerPlace(NO_POINTS, { at_ms: 1, step: 1 }, false, false)]).toEqual([10, 12.5, 13, null]);
+    expect([placed(9999, true), placed(12_500, true), placed(13_001, true)]).toEqual([null, 12.5, null]);
     expect([placeOf(curve, 9999), placeOf(curve, 13_001), placeOf(NO_POINTS, 1)]).toEqual([null, null, null]);
   });
 });
@@ -81,7 +83,13 @@ it("cuts points to a window, with the marks of values that are not finite", () =
 });
 
 describe("markers", () => {
-  const marker = (x: number, text: string) => ({ x, curve: 0, marker: { at_ms: 0, kind: "lost", text, ref: "" } });
+  const marker = (x: number, text: string) => ({ x, curve: 0, marker: { at_ms: 0, step: null, kind: "lost", text, ref: "" } });
+  it("are placed by their step, because an alert is raised after the step that it is about, and by time on an axis of time", () => {
+    const samples = { ...points([5, 4, 9, 2], 10), x: [100, 110, 120, 130] };
+    const alert = { at_ms: 13_000, step: 12 };
+    expect([markerPlace(samples, alert, false, false), markerPlace(samples, alert, true, false)]).toEqual([120, 130]);
+    expect([markerPlace(samples, { ...alert, step: 99 }, false, false), markerPlace(samples, { ...alert, step: 99 }, false, true)]).toEqual([130, null]);
+  });
   it("are drawn as one where they would overlap, and keep their order", () => {
     const groups = markerGroups([marker(50, "c"), marker(10, "a"), marker(11, "b")], { from: 0, to: 100 }, 1000);
     expect(groups.map(({ px, placed }) => [px, placed.map((each) => each.marker.text)])).toEqual([[100, ["a", "b"]], [500, ["c"]]]);

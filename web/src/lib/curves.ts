@@ -63,22 +63,30 @@ function firstAfter(sorted: readonly number[], at: number): number {
   return sorted[index] === at ? index + 1 : index;
 }
 
-/** The place of a moment on the x axis: between the points before and after it; null outside of them. */
-export function placeOf({ x, time_ms }: Points, atMs: number): number | null {
-  const after = firstAtOrAfter(time_ms, atMs);
-  if (after === time_ms.length) return null;
-  if (time_ms[after] === atMs) return x[after]!;
+/** The place on the x axis of a step or moment, given that of each point; between two points by their distance. Null outside of all points. */
+function placeAmong(x: readonly number[], known: readonly number[], at: number): number | null {
+  const after = firstAtOrAfter(known, at);
+  if (after === known.length) return null;
+  if (known[after] === at) return x[after]!;
   if (after === 0) return null;
-  const [before, next] = [time_ms[after - 1]!, time_ms[after]!];
-  return x[after - 1]! + ((atMs - before) / (next - before)) * (x[after]! - x[after - 1]!);
+  const [before, next] = [known[after - 1]!, known[after]!];
+  return x[after - 1]! + ((at - before) / (next - before)) * (x[after]! - x[after - 1]!);
 }
 
-/** The place of an event: as `placeOf`, but one before or after all points is at their end. */
-export function eventPlace(points: Points, atMs: number): number | null {
-  const { x, time_ms } = points;
+/** The place of a moment on the x axis: between the points before and after it; null outside of them. */
+export const placeOf = ({ x, time_ms }: Points, atMs: number): number | null => placeAmong(x, time_ms, atMs);
+
+/**
+ * The place of a marker: by its step where it has one and the axis counts progress, because an alert about a loss is
+ * raised after its step; on an axis of time by its moment. One before or after all points is at their end, unless the
+ * points are those of a window.
+ */
+export function markerPlace({ x, time_ms, step }: Points, marker: Pick<Marker, "at_ms" | "step">, byTime: boolean, windowed: boolean): number | null {
   if (x.length === 0) return null;
-  if (atMs <= time_ms[0]!) return x[0]!;
-  return atMs >= time_ms[time_ms.length - 1]! ? x[x.length - 1]! : placeOf(points, atMs);
+  const [known, at] = byTime || marker.step === null ? [time_ms, marker.at_ms] : [step, marker.step];
+  if (!windowed && at <= known[0]!) return x[0]!;
+  if (!windowed && at >= known[known.length - 1]!) return x[x.length - 1]!;
+  return placeAmong(x, known, at);
 }
 
 /** The moment of a place on the x axis: that of the nearest point. */
@@ -173,6 +181,8 @@ export function xRange(curves: readonly Points[]): Span | null {
 
 export interface Marker {
   at_ms: number;
+  /** The step that it is about; null if none is known. */
+  step: number | null;
   kind: string;
   text: string;
   ref: string;

@@ -13,7 +13,7 @@ function alert(id: string, fields: Partial<Alert> = {}): Alert {
   return {
     id, status: "open", rule: "no_step", severity: "error", subject: "task:train-1", text: `text of ${id}`,
     task_id: "train-1", worker_id: "", evidence: {}, event: "@9", causes: ["train-1-w0/1/7"], count: 1,
-    raised_at: NOW - 60_000, last_at: NOW - 60_000, resolved_at: null, resolution: "",
+    raised_at: NOW - 60_000, last_at: NOW - 60_000, resolved_at: null, resolution: "", expired: false,
     channels: [], pending: [], failed: [], ...fields,
   };
 }
@@ -35,10 +35,11 @@ it("says that no alert is open", async () => {
   expect(screen.getByText("No alert is open.")).toBeTruthy();
 });
 
-it("counts open alerts and lists them before the resolved ones, each with links", async () => {
+it("counts open alerts and lists them before the ended ones, each with links", async () => {
   const resolved = { status: "resolved", resolved_at: NOW - 5_000, resolution: "step 6 was committed" } as const;
   const { user } = showBell([
     alert("alert-1", resolved),
+    alert("alert-4", { ...resolved, resolution: "its task failed an hour ago", expired: true }),
     alert("alert-2", { raised_at: NOW - 90_000, last_at: NOW - 90_000, subject: "worker:train-1-w1", count: 3 }),
     alert("alert-3", { failed: ["webhook"], causes: [] }),
   ]);
@@ -53,8 +54,9 @@ it("counts open alerts and lists them before the resolved ones, each with links"
   expect(link("worker train-1-w1")).toBe("#/workers/train-1-w1");
   expect(link("Event that caused it")).toContain("event=train-1-w0%2F1%2F7");
   expect(link("Event of the alert")).toContain("event=%409");
-  const ended = within(dialog).getByRole("list", { name: "Resolved alerts" });
-  expect(ended.textContent).toContain("Resolved: step 6 was committed");
+  const ended = within(dialog).getByRole("list", { name: "Ended alerts" });
+  expect(ended.textContent).toContain("resolved: text of alert-1Resolved: step 6 was committed");
+  expect(ended.textContent).toContain("expired: text of alert-4Expired: its task failed an hour ago");
   expect(screen.getByRole("button", { name: "Alerts: 2 open", hidden: true })).toBeTruthy();
 });
 

@@ -1,4 +1,4 @@
-/** The bell: the number of open alerts, and a dialog that lists them, with the resolved ones below. */
+/** The bell: the number of open alerts, and a dialog that lists them, with the ended ones below. */
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, bodyOf } from "../api/client";
@@ -48,7 +48,7 @@ export function Bell() {
   );
 }
 
-/** Open alerts first, then the resolved ones, each newest first. */
+/** Open alerts first, then the ended ones, each newest first. */
 function inOrder(alerts: Alert[]): Alert[] {
   const place = (alert: Alert) => alert.resolved_at ?? alert.raised_at;
   return alerts.toSorted((a, b) => Number(a.status === "resolved") - Number(b.status === "resolved") || place(b) - place(a));
@@ -56,18 +56,18 @@ function inOrder(alerts: Alert[]): Alert[] {
 
 function AlertList({ alerts, leave }: { alerts: readonly Alert[]; leave: () => void }) {
   const open = alerts.filter((each) => each.status === "open");
-  const resolved = alerts.filter((each) => each.status === "resolved");
+  const ended = alerts.filter((each) => each.status === "resolved");
   return (
     <div className="px-2 pb-2">
       {open.length === 0 && <p className="py-2 text-dim">No alert is open.</p>}
       <ul aria-label="Open alerts">
         {open.map((each) => <Row key={each.id} alert={each} leave={leave} />)}
       </ul>
-      {resolved.length > 0 && (
+      {ended.length > 0 && (
         <>
-          <h3 className="mt-4 mb-1 text-s text-faint">Resolved</h3>
-          <ul aria-label="Resolved alerts">
-            {resolved.map((each) => <Row key={each.id} alert={each} leave={leave} />)}
+          <h3 className="mt-4 mb-1 text-s text-faint">Ended</h3>
+          <ul aria-label="Ended alerts">
+            {ended.map((each) => <Row key={each.id} alert={each} leave={leave} />)}
           </ul>
         </>
       )}
@@ -96,27 +96,28 @@ function TestMessage() {
 }
 
 function Row({ alert, leave }: { alert: Alert; leave: () => void }) {
-  const resolved = alert.resolved_at;
-  const at = { t: momentText(resolved ?? alert.last_at) };
+  const ended = alert.resolved_at;
+  const how = alert.expired ? "Expired" : "Resolved";
+  const at = { t: momentText(ended ?? alert.last_at) };
   return (
     <li className="flex items-baseline gap-x-3 border-b border-line/60 py-2">
-      <span aria-hidden className={`w-3 text-center ${resolved ? "text-active" : INKS[alert.severity]}`}>
-        {resolved ? "✓" : SIGNS[alert.severity]}
+      <span aria-hidden className={`w-3 text-center ${ended ? (alert.expired ? "text-faint" : "text-active") : INKS[alert.severity]}`}>
+        {ended ? (alert.expired ? "–" : "✓") : SIGNS[alert.severity]}
       </span>
       <div className="min-w-0 flex-1">
         <p className="[overflow-wrap:anywhere]">
-          <span className="sr-only">{resolved ? "resolved" : alert.severity}: </span>
+          <span className="sr-only">{ended ? how.toLowerCase() : alert.severity}: </span>
           {visible(alert.text)}
         </p>
-        {resolved && <p className="text-dim [overflow-wrap:anywhere]">Resolved: {visible(alert.resolution)}</p>}
+        {ended && <p className="text-dim [overflow-wrap:anywhere]">{how}: {visible(alert.resolution)}</p>}
         {alert.failed.length > 0 && (
           <p className="text-failed">Not delivered: {alert.failed.join(", ")}</p>
         )}
         <p className="flex flex-wrap gap-x-3 text-s text-faint">
           <span>{alert.id} · {alert.rule}</span>
-          {resolved ? (
+          {ended ? (
             <span title={moment(alert.raised_at)}>
-              <Age at={resolved} ago />, open for {duration(resolved - alert.raised_at)}
+              <Age at={ended} ago />, open for {duration(ended - alert.raised_at)}
             </span>
           ) : (
             <Age at={alert.raised_at} ago />

@@ -76,7 +76,7 @@ describe("a chart of a curve", () => {
 });
 
 describe("markers above a chart", () => {
-  const marker = (x: number, kind: string, text: string) => ({ x, curve: 0, marker: { at_ms: x * 1000, kind, text, ref: "" } });
+  const marker = (x: number, kind: string, text: string) => ({ x, curve: 0, marker: { at_ms: x * 1000, step: null, kind, text, ref: "" } });
   it("are one tab stop with a text each, and Enter shows the moment", async () => {
     const onMoment = vi.fn();
     const { user } = show(<MarkerStrip placed={[marker(1, "checkpoint", "saved"), marker(90, "lost", "w1 was lost")]} window={{ from: 0, to: 100 }} width={800} left={50} onMoment={onMoment} />);

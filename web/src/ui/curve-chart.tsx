@@ -8,7 +8,7 @@ import { useEffect, useId, useMemo, useRef, useState, type KeyboardEvent, type R
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { colours, useSize } from "../lib/canvas";
-import { belowLog, eventPlace, momentOf, nearest, NO_POINTS, placeOf, within, xRange, type PlacedMarker } from "../lib/curves";
+import { belowLog, markerPlace, momentOf, nearest, NO_POINTS, within, xRange, type PlacedMarker } from "../lib/curves";
 import { pan, zoom, type Span } from "../lib/scale";
 import { useScheme } from "../state/theme";
 import { columnsOf, curveOptions, type Latest } from "./curve-plot";
@@ -55,9 +55,11 @@ export function CurveChart(props: CurveChartProps) {
   const data = useMemo(() => columnsOf(curves, props.smoothing, log), [curves, props.smoothing, log]);
   const own = useMemo(() => xRange(curves.map(({ points }) => points)), [curves]);
   const range = own && (props.whole ?? own);
-  const latest = useRef({ props, data, range });
+  const isPart = window !== null;
+  const placed = useMemo(() => curves.flatMap((curve, index) => placedMarkers(curve, index, axis, isPart)), [curves, axis, isPart]);
+  const latest = useRef({ props, data, range, placed });
   useEffect(() => {
-    latest.current = { props, data, range };
+    latest.current = { props, data, range, placed };
   });
   const isSmoothed = props.smoothing > 0;
   const looks = curves.map(({ colour, dash }) => `${colour} ${dash.join()}`).join(";");
@@ -78,7 +80,6 @@ export function CurveChart(props: CurveChartProps) {
   useEffect(() => plot.current?.setData(data), [data, window?.from, window?.to, range?.from, range?.to]);
   useEffect(() => plot.current?.redraw(false), [cursor, curves]);
 
-  const placed = useMemo(() => curves.flatMap((curve, index) => placedMarkers(curve, index, window)), [curves, window]);
   const shown = window ?? range;
   const inSight = useMemo(() => curves.map((curve) => ({ ...curve, points: within(curve.points, window) })), [curves, window]);
   const moveTo = (x: number) => {
@@ -131,9 +132,10 @@ export function CurveChart(props: CurveChartProps) {
 }
 
 /** The places of the markers of a curve; with several curves each text begins with the name of the run. */
-function placedMarkers({ label, points, markers = [] }: DrawnCurve, curve: number, window: Span | null): PlacedMarker[] {
+function placedMarkers({ label, points, markers = [] }: DrawnCurve, curve: number, axis: AxisName, isPart: boolean): PlacedMarker[] {
+  const byTime = axis === "time" || axis === "elapsed";
   return markers.flatMap((marker) => {
-    const x = (window ? placeOf : eventPlace)(points, marker.at_ms);
+    const x = markerPlace(points, marker, byTime, isPart);
     return x === null ? [] : [{ x, curve, marker: label ? { ...marker, text: `${label}: ${marker.text}` } : marker }];
   });
 }

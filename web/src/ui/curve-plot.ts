@@ -1,7 +1,7 @@
 /** How uPlot draws curves: columns, scales, bands, and the marks that are drawn over them. */
 import uPlot from "uplot";
 import { faded } from "../lib/canvas";
-import { aboveZero, belowLog, eventPlace, placeOf, smoothed, within, yRange } from "../lib/curves";
+import { aboveZero, belowLog, placeOf, smoothed, within, yRange, type PlacedMarker } from "../lib/curves";
 import { compact, duration } from "../lib/format";
 import type { Span } from "../lib/scale";
 import type { CurveChartProps } from "./curve-chart";
@@ -9,7 +9,7 @@ import { timeLabels } from "./chart";
 import { lastReading, readingAt, type AxisName, type DrawnCurve } from "./curve-text";
 
 /** The newest properties of a chart, which uPlot reads whenever it draws. */
-export type Latest = React.RefObject<{ props: CurveChartProps; data: uPlot.AlignedData; range: Span | null }>;
+export type Latest = React.RefObject<{ props: CurveChartProps; data: uPlot.AlignedData; range: Span | null; placed: readonly PlacedMarker[] }>;
 
 const FONT = '11px "Inter", system-ui, sans-serif';
 const MIN_DRAG_PX = 6;
@@ -116,14 +116,14 @@ function select(plot: uPlot, latest: Latest): void {
 
 /** The lines of markers and of the time cursor, and marks at the lower edge for values that a line cannot show. */
 function drawMarks(plot: uPlot, latest: Latest, inks: Record<string, string>): void {
-  const { curves, cursor, log, window } = latest.current.props;
+  const { curves, cursor, log } = latest.current.props;
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
-  for (const { points, markers = [] } of curves) {
-    for (const { at_ms } of markers) upright(plot, (window ? placeOf : eventPlace)(points, at_ms), faded(inks.faint!, 0.6), 1, [2, 3]);
+  for (const { x } of latest.current.placed) upright(plot, x, faded(inks.faint!, 0.6), 1, [2, 3]);
+  for (const { points } of curves) {
     if (cursor !== null) upright(plot, placeOf(points, cursor), inks.accent!, 1.5, []);
     sign(plot, points.not_finite, "✕", inks.failed!);
     if (log) sign(plot, belowLog(points), "▾", inks.recovering!);

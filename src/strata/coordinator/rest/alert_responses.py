@@ -12,6 +12,9 @@ class AlertResponse(Struct, frozen=True):
     """An alert. `event` is the fact that raised it, `causes` are the events that show its
     condition, and `evidence` has what was measured and the thresholds in force.
 
+    An alert with the status `resolved` has ended. `expired`: it was closed because of its age, and
+    its condition may still hold; otherwise the condition has ended.
+
     The newest message to the channels in `pending` is not sent yet; `failed` did not take one.
     """
 
@@ -34,6 +37,7 @@ class AlertResponse(Struct, frozen=True):
     channels: list[str]
     pending: list[str]
     failed: list[str]
+    expired: bool = False
 
 
 class ChannelTested(Struct, frozen=True):

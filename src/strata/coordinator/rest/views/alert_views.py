@@ -51,6 +51,7 @@ def alerts(shown: Iterable[Alert]) -> list[AlertResponse]:
             channels=alert.channels,
             pending=alert.pending,
             failed=alert.failed,
+            expired=alert.expired,
         )
         for alert in shown
     ]

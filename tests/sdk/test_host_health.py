@@ -155,6 +155,28 @@ def test_host_without_a_driver_has_no_gpus():
     assert probe.read() == []
 
 
+def test_gpu_that_the_driver_does_not_list_any_more_is_lost(monkeypatch):
+    """Without a GPU there is no driver that could lose it, so the calls that list GPUs are
+    replaced; a process that starts later knows nothing of the GPU."""
+    listed = {"GPU-a": pointer(c_void_p(1)), "GPU-b": pointer(c_void_p(2))}
+
+    def by_uuid(uuid):
+        if uuid not in listed:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return listed[uuid]
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(listed))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", by_uuid)
+    names = {id(handle): uuid for uuid, handle in listed.items()} | {id(None): ""}
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: names[id(handle)])
+    probe = GpuProbe(["GPU-a", "GPU-b"])
+    assert [gpu.lost for gpu in probe.read()] == [False, False]
+    del listed["GPU-b"]
+    assert [gpu.lost for gpu in probe.read()] == [False, True]
+    assert [gpu.lost for gpu in GpuProbe(["GPU-a", "GPU-b"]).read()] == [False]
+
+
 @pytest.mark.parametrize(("waiting", "last"), [([79, 154], 79), ([31, 79, 48], 48), ([31, 13], 13)])
 def test_fatal_xid_is_not_hidden_by_a_later_one(monkeypatch, waiting, last):
     """Without a GPU there is no driver that reports an Xid, so its three calls are replaced."""

@@ -14,9 +14,9 @@ everywhere excludes no host, and a task that fails again and again counts once. 
 is never excluded after failures or a failed self-test: its tasks would wait without end, and a
 common cause, such as a full network disk, would exclude every host.
 
-Hardware faults. With `exclude_on_gpu_faults` a host is excluded when one of its GPUs stops
-answering, is not listed any more, has a further uncorrected ECC error or a further Xid error of
-`FATAL_XIDS`.
+Hardware faults. With `exclude_on_gpu_faults` a host is excluded when one of its GPUs is lost, has a
+further uncorrected ECC error or a further Xid error of `FATAL_XIDS`. A GPU that is not measured any
+more is no fault: its agent may have been restarted with fewer visible GPUs.
 """
 
 from typing import Literal, TypeAlias
@@ -237,5 +237,4 @@ def new_fault(before: HostHealth | None, now: HostHealth) -> str:
             return f"GPU {gpu.index}: {error.text}"
         if error is not None and error.xid in FATAL_XIDS:
             return f"GPU {gpu.index}: {error.text}, {FATAL_XIDS[error.xid]}"
-    gone = sorted(known.keys() - {gpu.index for gpu in now.gpus})
-    return f"GPU {gone[0]}: the driver does not list it any more" if gone else ""
+    return ""

@@ -11,7 +11,8 @@ from msgspec import Struct, field
 
 
 class GpuHealth(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One GPU. A `lost` one does not answer its driver any more.
+    """One GPU. A `lost` one does not answer its driver any more, or the driver does not list it any
+    more.
 
     `throttle_reasons` are separated by commas, empty if the clocks are not reduced. ECC errors and
     PCIe replays count since the driver was loaded, NVLink errors since the GPU was reset, and Xid

@@ -87,6 +87,7 @@ class _Card:
         self.handle = _asked(handle_of, name)
         self._index = _asked(pynvml.nvmlDeviceGetIndex, self.handle)
         self._name = text(_asked(pynvml.nvmlDeviceGetName, self.handle) or "")
+        self._uuid = text(_asked(pynvml.nvmlDeviceGetUUID, self.handle) or "")
         self._counted: dict[str, tuple[int, int]] = {}
 
     def read(
@@ -123,9 +124,12 @@ class _Card:
         )
 
     def _is_lost(self) -> bool:
+        """Whether the GPU does not answer, or the driver does not list it any more."""
         try:
             pynvml.nvmlDeviceGetUUID(self.handle)
-        except pynvml.NVMLError_GpuIsLost:
+            if self._uuid:
+                handle_of(self._uuid)
+        except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound):
             return True
         except pynvml.NVMLError as error:
             log.debug("GPU %s: %s", self._index, error)

@@ -62,8 +62,9 @@ $(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/docs.stamp: $(VENV)/%.st
 
 proto: $(VENV)/test.stamp
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto/strata/v1 \
-		--python_out=src/strata/wire/v1 --pyi_out=src/strata/wire/v1 \
-		--descriptor_set_out=tests/golden/coordinator-v1.binpb coordinator.proto
+		--pyi_out=src/strata/wire/v1 \
+		--descriptor_set_out=src/strata/wire/v1/coordinator.binpb coordinator.proto
+	cp src/strata/wire/v1/coordinator.binpb tests/golden/coordinator-v1.binpb
 
 golden: $(VENV)/test.stamp
 	$(BIN)/python -m tests.core.golden
@@ -110,7 +111,7 @@ $(VENV)/web.stamp: web/package-lock.json | $(VENV)/system.stamp
 	else echo "npm is not there to install the packages of web"; fi
 
 # The lock is resolved for every platform; pip picks by marker when it installs.
-COMPILE = $(VENV)/lock/bin/uv pip compile pyproject.toml --group build --quiet --upgrade \
+COMPILE = $(VENV)/lock/bin/uv pip compile pyproject.toml --extra server --group build --quiet --upgrade \
 	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-config --custom-compile-command "make lock"
 

@@ -17,8 +17,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from strata import extras
 from strata.cli.support.tracker_exports import destination_of
-from strata.errors import NotFound
 from strata.timeline.archive.run_archive import open_anywhere
 from strata.timeline.forward import forwarding
 from strata.timeline.forward.forwarding import Forwarder, LogSource
@@ -509,9 +509,9 @@ def test_mlflow_has_images_where_its_page_looks_for_them(mlflow, logged, tmp_pat
 def test_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "strata.timeline.forward.wandb_runs", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(NotFound) as missing:
+    with pytest.raises(ModuleNotFoundError) as missing:
         destination_of("wandb", "out", "strata", None)
-    assert missing.value.hint == "pip install 'strata-runtime[wandb]'"
+    assert extras.explained(missing.value).hint == "pip install 'strata-runtime[wandb]'"
 
 
 @pytest.mark.parametrize(

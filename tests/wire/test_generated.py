@@ -1,9 +1,6 @@
 """Generated code, and backward compatibility of `v1`: clients built from an older proto continue to
 work. tests/golden/coordinator-v1.binpb has everything that was released; it only grows. After
-adding to the proto, regenerate it:
-
-    .venv/bin/python -m grpc_tools.protoc --proto_path=proto/strata/v1 \\
-        --descriptor_set_out=tests/golden/coordinator-v1.binpb coordinator.proto
+adding to the proto, regenerate it with `make proto`.
 """
 
 import subprocess
@@ -20,6 +17,8 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
     MethodDescriptorProto,
 )
+
+from strata.wire.v1 import coordinator_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto" / "strata" / "v1"
@@ -84,12 +83,23 @@ def broken(before: FileDescriptorProto, after: FileDescriptorProto) -> list[str]
     return [name for name, shape in then.items() if now.get(name) != shape]
 
 
-def test_generated_code_matches_the_proto(tmp_path):
-    compile_proto(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
-    made = {file.name: file.read_text("utf-8") for file in tmp_path.iterdir()}
-    assert set(made) == {"coordinator_pb2.py", "coordinator_pb2.pyi"}
-    committed = {name: (GENERATED / name).read_text("utf-8") for name in made}
+def test_generated_files_match_the_proto(tmp_path):
+    description = tmp_path / "coordinator.binpb"
+    compile_proto(f"--descriptor_set_out={description}", f"--pyi_out={tmp_path}")
+    made = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert set(made) == {"coordinator.binpb", "coordinator_pb2.pyi"}
+    committed = {name: (GENERATED / name).read_bytes() for name in made}
     assert committed == made, "run make proto"
+
+
+def test_module_has_every_message_and_enum_of_the_proto():
+    for name, message in pb.DESCRIPTOR.message_types_by_name.items():
+        assert getattr(pb, name).DESCRIPTOR is message
+    for name, enum in pb.DESCRIPTOR.enum_types_by_name.items():
+        assert {value.name: value.number for value in enum.values} == dict(
+            getattr(pb, name).items()
+        )
+        assert all(getattr(pb, value.name) == value.number for value in enum.values)
 
 
 def test_proto_is_backward_compatible(tmp_path):

@@ -11,13 +11,17 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.exceptions import TyperException
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
-from strata import __version__
+from strata import __version__, extras
 from strata.cli.support import exit_codes, terminal
 from strata.errors import InvalidArgument, NotFound, StrataError
+
+try:
+    from typer.exceptions import TyperException
+except ModuleNotFoundError:  # before 0.26 Typer raised the exceptions of click
+    from click import ClickException as TyperException  # type: ignore[assignment]
 
 OPTIONAL_VALUES = {"--resume": "newest"}
 """Options that may stand without a value, and what that means."""
@@ -38,9 +42,12 @@ def _run() -> int:
     except TyperException as error:
         return _refuse_usage(error)
     except StrataError as error:
-        code = exit_codes.code_of(error)
-        terminal.print_error(error.code, error.message, error.hint, code)
-        return code
+        return _refuse(error)
+    except ModuleNotFoundError as error:
+        missing = extras.explained(error)
+        if missing is None:
+            raise
+        return _refuse(missing)
     except OSError as error:
         if error.filename is None:
             raise
@@ -50,6 +57,13 @@ def _run() -> int:
         hint = "check the path and its permissions"
         terminal.print_error("error" if found else NotFound.code, message, hint, code)
         return code
+
+
+def _refuse(error: StrataError) -> int:
+    """Print an error, and return its exit code."""
+    code = exit_codes.code_of(error)
+    terminal.print_error(error.code, error.message, error.hint, code)
+    return code
 
 
 def _refuse_usage(error: TyperException) -> int:

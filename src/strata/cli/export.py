@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from strata.cli.support.options import OfTask, Url, needed
+from strata.cli.support.options import OfTask, Url
 from strata.cli.support.past_source import (
     Data,
     From,
@@ -95,9 +95,9 @@ def export(
         elif format == "parquet":
             keep(queries, out, run)
         elif format == "otlp":
-            sent = needed("strata.timeline.export.otlp", "opentelemetry", "otlp").send(
-                timeline, out, *queries.window(from_ms, to_ms)
-            )
+            from strata.timeline.export import otlp
+
+            sent = otlp.send(timeline, out, *queries.window(from_ms, to_ms))
             typer.echo(f"sent {count(sent.spans)} spans and {count(sent.logs)} records to {out}")
         else:
             with Path(out).open("wb") as file:

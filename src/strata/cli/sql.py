@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli.support.options import AsJson, Limit, needed
+from strata.cli.support.options import AsJson, Limit
 from strata.cli.support.past_source import RunName, opened
 from strata.cli.support.tables import console, plain, print_json
 from strata.cli.support.terminal import note
@@ -37,9 +37,10 @@ def sql(
 
     The first query of a log decodes it into a file beside the log; later queries add new events.
     """
-    engine = needed("strata.timeline.export.sql_queries", "duckdb", "timeline")
+    from strata.timeline.export import sql_queries
+
     with opened(data or load_process({}).data_dir, run) as timeline:
-        found = engine.query(timeline, query, limit)
+        found = sql_queries.query(timeline, query, limit)
         note_missing(timeline)
     if as_json:
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]

@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from strata import extras
 from strata.config import Settings, inherited, load_process, variable_of_several_workers
 from strata.errors import SettingError, Unavailable
 
@@ -119,6 +120,7 @@ def coordinator(settings: Settings, name: str) -> EmbeddedCoordinator:
 
 def start(settings: Settings, name: str) -> EmbeddedCoordinator:
     """Start a coordinator and wait until it serves."""
+    extras.check("litestar")
     named = {
         "STRATA_CHECKPOINT_DIR": settings.checkpoint_dir,
         "STRATA_SPOOL_DIR": settings.spool_dir,

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from strata import extras
 from strata.config import Settings, load_process
 from strata.errors import InvalidArgument
 from strata.storage.backend import StorageBackend
@@ -30,6 +31,7 @@ def open_storage(
     if scheme == "file" and url.netloc in ("", "localhost"):
         return LocalStorage(unquote(url.path))
     if scheme == "s3" and url.netloc and not (url.query or url.fragment):
+        extras.check("obstore")
         # Imported here: a run on local disk needs neither this library nor its import time.
         from strata.storage.s3 import S3Storage
 

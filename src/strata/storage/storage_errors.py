@@ -8,8 +8,6 @@ import errno
 import os
 import re
 
-import obstore
-
 from strata.errors import (
     AlreadyExists,
     Conflict,
@@ -105,7 +103,9 @@ def s3_error(
 
     `signed` says whether the request carried credentials.
     """
-    if isinstance(error, obstore.exceptions.AlreadyExistsError):
+    from obstore.exceptions import AlreadyExistsError  # not where checkpoints lie on a disk
+
+    if isinstance(error, AlreadyExistsError):
         return AlreadyExists(f"{doing}: it already exists")
     text = str(error)
     if any(each in text for each in METADATA):

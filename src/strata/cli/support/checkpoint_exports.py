@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
+from strata import extras
 from strata.checkpoint.export.checkpoint_export import (
     CheckpointExport,
     ExportReport,
@@ -14,7 +15,6 @@ from strata.checkpoint.export.checkpoint_export import (
 )
 from strata.checkpoint.read.checkpoint_reader import CheckpointReader
 from strata.cli.support.checkpoint_actions import located, progress_bar
-from strata.cli.support.options import needed
 from strata.cli.support.tables import console, plain, print_json, size
 from strata.errors import InvalidArgument
 
@@ -58,7 +58,7 @@ def export(
 ) -> None:
     """Export a checkpoint to a new folder, and print how to load it."""
     if request.format in ("torch", "dcp"):
-        needed("torch", "torch", "torch")
+        extras.check("torch")
     storage, manifest = located(url, checkpoint, task)
     with CheckpointReader(storage, manifest) as reader:
         export = CheckpointExport(reader, request)

@@ -1,31 +1,13 @@
-"""Options that several verbs share, and hints for missing optional packages.
-
-`--url` is always the URL of the coordinator's REST API, `--coordinator` always the HOST:PORT of its
-gRPC server.
+"""Options that several verbs share: `--url` is always the URL of the coordinator's
+REST API, `--coordinator` always the HOST:PORT of its gRPC server.
 """
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata.errors import NotFound
-
 if TYPE_CHECKING:
     from strata.config import Settings
-
-
-def needed(module: str, library: str, extra: str) -> ModuleType:
-    """Import a module that needs an extra; raises with the extra to install if it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != library:
-            raise
-        raise NotFound(
-            f"{library} is not installed", hint=f"pip install 'strata-runtime[{extra}]'"
-        ) from error
 
 
 Url = Annotated[

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 import msgspec
 import typer
 
-from strata.cli.support.options import needed
 from strata.cli.support.past_source import opened
 from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.tables import count
@@ -129,9 +128,9 @@ def destination_of(tracker: Tracker, out: str, project: str, source: "Source") -
 
         return MlflowRuns(out, project, source, note, mlflow_token())
     if tracker == "wandb":
-        runs = needed("strata.timeline.forward.wandb_runs", "wandb", "wandb")
-        made: Destination = runs.WandbRuns(Path(out), project, source, note)
-        return made
+        from strata.timeline.forward.wandb_runs import WandbRuns
+
+        return WandbRuns(Path(out), project, source, note)
     from strata.timeline.forward.tensorboard_files import TensorBoardFolder
 
     return TensorBoardFolder(Path(out), source)

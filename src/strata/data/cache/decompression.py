@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from strata import extras
 from strata.config import load_process
 from strata.data.cache.dataset_files import FileMaps
 from strata.data.cache.host_cache import shared_cache
@@ -88,6 +89,7 @@ def plain_name(name: str) -> str:
 
 def blocks(path: Path, codec: str, size_bytes: int) -> Iterator[memoryview]:
     """The content of a compressed file, in blocks of some megabytes."""
+    extras.check("pyarrow")
     import pyarrow as pa  # type: ignore[import-untyped]
 
     if codec == WHOLE:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from strata import extras
 from strata.data.cache.dataset_files import Files
 from strata.data.formats.row_gather import joined, objects
 from strata.data.formats.source import (
@@ -37,6 +38,7 @@ MAX_OPEN = 256
 
 class ArrowSource:
     def __init__(self, files: Files, *, cache_bytes: Natural = 512 << 20) -> None:
+        extras.check("pyarrow")
         self._files = files
         self._cache_bytes = cache_bytes
         self._held: OrderedDict[tuple[int, str], _DecodedRows] = OrderedDict()

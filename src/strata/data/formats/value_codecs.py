@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from strata import extras
 from strata.data.formats.mapped_rows import MappedRows
 from strata.data.formats.source import Array, Mismatch, Rows
 
@@ -53,6 +54,7 @@ def check_columns(codecs: Iterable[str], columns: Collection[str]) -> None:
 
 def decode_image(raw: bytes, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """An image as height × width × RGB, resized to `size` (height, width) if it is given."""
+    extras.check("PIL")
     from PIL import Image, UnidentifiedImageError
 
     try:

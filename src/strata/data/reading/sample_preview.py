@@ -7,6 +7,7 @@ texts are cut, and at most `limit` samples are read.
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from strata.core.order import Order
 from strata.data.formats.source import Array, Columns
 from strata.data.source_dataset import Dataset
 from strata.errors import InvalidArgument
+from strata.extras import installed
 
 MAX_SAMPLES = 64
 _THUMBNAIL_PIXELS = 64
@@ -127,7 +129,8 @@ def shown(value: Any) -> Any:
 
 
 def _shown_array(value: Array) -> dict[str, Any]:
-    if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3, 4):
+    is_image = value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3, 4)
+    if is_image and installed("PIL"):
         from PIL import Image
 
         return _thumbnail(Image.fromarray(value[:, :, 0] if value.shape[2] == 1 else value))
@@ -136,13 +139,12 @@ def _shown_array(value: Array) -> dict[str, Any]:
 
 
 def _shown_bytes(value: bytes) -> dict[str, Any]:
-    from PIL import Image, UnidentifiedImageError
+    if installed("PIL"):
+        from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(value)) as image:
+        with suppress(OSError, ValueError), Image.open(io.BytesIO(value)) as image:
             return _thumbnail(image)
-    except (UnidentifiedImageError, OSError, ValueError):
-        return {"kind": "bytes", "size_bytes": len(value), "hex": value[:_VALUES].hex()}
+    return {"kind": "bytes", "size_bytes": len(value), "hex": value[:_VALUES].hex()}
 
 
 def _thumbnail(image: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from strata import extras
 from strata.core.workers.worker_facts import MediaKind, MediaLogged
 from strata.errors import InvalidArgument, LimitExceeded
 from strata.sdk.record.png_encoding import encoded, pixels_of
@@ -253,6 +254,7 @@ def _read(path: Path) -> bytes:
 
 def _looked_up(data: bytes) -> tuple[str, int, int]:
     """The format, width and height of an image file; raises if it is not one."""
+    extras.check("PIL")
     import PIL.Image  # takes longer to import than most scripts log images
 
     try:

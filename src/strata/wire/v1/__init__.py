@@ -1,1 +1,1 @@
-"""Generated from proto/strata/v1 by `make proto`; never edited."""
+"""The messages of proto/strata/v1; `make proto` writes their description and types."""

@@ -80,6 +80,18 @@ with strata.join() as run:
             run.average(batch)
 """
 
+STRAGGLES = """
+import os, time, numpy as np, strata
+
+with strata.join() as run:
+    while not run.agree(os.path.exists("finish")):
+        with run.step():
+            with run.timing("data"):
+                time.sleep(0.15 if run.rank == 2 and os.path.exists("load") else 0.01)
+            time.sleep(0.2 if run.rank == 2 and os.path.exists("compute") else 0.03)
+            run.average(np.ones(4))
+"""
+
 FULL = """
 import os, time, numpy as np, strata
 with strata.join(checkpoint_every=20) as run:
@@ -206,6 +218,27 @@ def test_hang_is_found_and_the_stacks_name_the_rank_that_the_others_wait_for(
     assert f"rank 1 is in {place} at script.py:" in answer
     assert "rank 0 waits in average" in answer
     assert int(re.fullmatch(r"step (\d+) was committed", ended["resolution"])[1]) > step
+
+
+@pytest.mark.parametrize(("slow", "part"), [("compute", "computing"), ("load", "waiting for data")])
+def test_straggler_is_found_with_its_worker_and_the_part_of_its_steps(tmp_path, slow, part):
+    (tmp_path / slow).touch()
+    with running(tmp_path, STRAGGLES, workers=3, STRATA_ALERT_STRAGGLER_S="2") as (run, alerts):
+        found = until(lambda: alerts(status="open").get("straggler"), "the alert", WAIT_S)
+        (tmp_path / slow).unlink()
+        ended = resolved(alerts, "straggler")["straggler"]
+        url = url_of(run)
+        why = strata("why", "alert", f"alert={found['id']}", "--url", url, cwd=tmp_path)
+    assert (found["subject"], found["worker_id"]) == ("worker:script-1-w2", "script-1-w2")
+    assert (found["task_id"], found["severity"]) == ("script-1", "warning")
+    assert found["text"].startswith("script-1-w2 of script-1 takes 0.")
+    assert found["text"].endswith(f"it spends the difference {part}")
+    evidence = found["evidence"]
+    assert evidence["busy_s"] > 1.5 * evidence["others_busy_s"]
+    assert evidence["part"] == part
+    assert found["causes"][0].startswith("@")
+    assert "as long as that of others" in ended["resolution"]
+    assert "script-1-w2" in why.stdout
 
 
 def test_worker_that_is_lost_twice_is_found_with_both_losses(tmp_path):

@@ -19,6 +19,7 @@ from strata.core.state import Alert, Cluster, Salvage
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import Task
 from strata.core.tasks.task_lifecycle import TaskStateChanged
+from strata.core.workers.heartbeats import Beat
 from strata.core.workers.host_agents import AgentRegistered
 from strata.core.workers.worker_lifecycle import WorkerLost
 
@@ -178,6 +179,55 @@ def test_task_that_becomes_slow_is_found_and_one_pause_is_not():
     run.wait(5)
     assert len(run.ended) == 1
     assert run.ended[0].startswith("it makes 1 steps/s again")
+
+
+def compare(run, steps, every_s=1.0, **parts):
+    """Steps in which each member spends these seconds computing and waiting for data."""
+    run.task.members, run.task.generation = [*parts], 1
+    for _ in range(steps):
+        run.step(1, every_s)
+        beats = {
+            worker: Beat(generation=1, step=run.task.committed, busy_s=sum(part), data_s=part[1])
+            for worker, part in parts.items()
+        }
+        run.watch.compare(run.state, beats, run.now.mono_ns)
+    run.wait(1)
+
+
+@pytest.mark.parametrize(("slow", "part"), [((0.4, 0.0), "computing"), ((0.1, 0.3), "waiting")])
+def test_straggler_is_found_with_the_part_of_its_steps_and_ends_when_it_is_as_fast(slow, part):
+    run = Run(straggler_s=60, no_step_s=10_000)
+    fast = {"w-0": (0.1, 0.0), "w-2": (0.12, 0.0)}
+    compare(run, 50, **fast, **{"w-1": slow})
+    assert run.found == []
+    compare(run, 20, **fast, **{"w-1": slow})
+    (found,) = run.found
+    assert (found.rule, found.subject, found.task) == ("straggler", "worker:w-1", "t")
+    assert f"the difference {part}" in found.text
+    assert found.evidence["busy_s"] == pytest.approx(0.4)
+    assert found.evidence["others_busy_s"] == pytest.approx(0.11)
+    assert found.causes[0].startswith("@")
+    compare(run, 1, **fast, **{"w-1": (0.11, 0.0)})
+    run.wait(10)
+    assert [reason[:22] for reason in run.ended] == ["its part of a step tak"]
+
+
+def test_workers_that_are_slow_together_or_for_a_few_steps_are_no_stragglers():
+    run = Run(straggler_s=60, no_step_s=10_000)
+    compare(run, 100, **{"w-0": (0.4, 0.0), "w-1": (0.3, 0.0)})
+    for _ in range(3):
+        compare(run, 30, **{"w-0": (0.1, 0.0), "w-1": (0.9, 0.0)})
+        compare(run, 5, **{"w-0": (0.1, 0.0), "w-1": (0.1, 0.0)})
+    compare(run, 10, 30.0, **{"w-0": (10.0, 0.0), "w-1": (29.0, 0.0)})
+    assert "straggler" not in [rule for rule, _ in run.raised]
+
+
+def test_straggler_that_is_lost_is_resolved():
+    run = Run(straggler_s=10, no_step_s=10_000)
+    compare(run, 40, **{"w-0": (0.1, 0.0), "w-1": (0.4, 0.0)})
+    compare(run, 10, **{"w-0": (0.1, 0.0)})
+    assert run.raised == [("straggler", "worker:w-1")]
+    assert run.ended == ["w-1 is no longer a member of t"]
 
 
 def test_worker_lost_twice_is_found_with_both_losses_and_ends_after_the_window():

@@ -302,6 +302,7 @@ class RunSteps(RunMember):
             worker.epoch = feed.epoch if epoch is None else epoch
         data_s, compute_s, communication_s, wait_s = self._times.finish()
         at, generation = worker.epoch, self._membership.place.generation
+        worker.stepped(generation, data_s, compute_s)
         fact = fact_with_numbers(
             lambda loss, metrics: StepFinished(
                 step=number,

@@ -1,9 +1,9 @@
 """Alerts of a running coordinator: feeds the rules once a second and records what changed.
 
 The rules see every fact after it is stored, the losses that `loss_reader` found, and the free disk
-space in the last heartbeats. Their changes are submitted to the engine like any other command, so
-the engine does nothing for alerts but record them. If a rule fails, that is logged, and the others
-and the coordinator go on.
+space and step times in the last heartbeats. Their changes are submitted to the engine like any
+other command, so the engine does nothing for alerts but record them. If a rule fails, that is
+logged, and the others and the coordinator go on.
 """
 
 import asyncio
@@ -106,6 +106,7 @@ class Alerts:
             if now.mono_ns - self._measured_ns >= MEASURE_S * SECOND_NS:
                 self._measured_ns = now.mono_ns
                 self._measure_disks(state, free_bytes, now.mono_ns)
+                self._compare_steps(state, now.mono_ns)
             self._unrecorded += self.watch.changes(state, now)
         del self._unrecorded[:-MAX_CHANGES]
         if self._unrecorded:
@@ -129,6 +130,14 @@ class Alerts:
             self.watch.failures.dropped(
                 dropped.task, dropped.worker, dropped.count, dropped.ref, now
             )
+
+    def _compare_steps(self, state: Cluster, now_ns: int) -> None:
+        beats = {
+            name: heartbeat.beat
+            for name, heartbeat in self._heartbeats.workers.items()
+            if heartbeat.beat is not None
+        }
+        self.watch.compare(state, beats, now_ns)
 
     def _measure_disks(self, state: Cluster, free_bytes: int | None, now_ns: int) -> None:
         for name, heartbeat in self._heartbeats.workers.items():

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from strata.core.events import Event
 from strata.core.task_state import Checkpoint, Task
-from strata.core.workers.heartbeats import ResourceMetrics, Saving
+from strata.core.workers.heartbeats import Beat, ResourceMetrics, Saving
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerStateChanged
 
 UNKNOWN_WORKERS_KEPT = 1_000
@@ -26,6 +26,7 @@ class LastHeartbeat(Struct):
     resources: ResourceMetrics | None = None
     saving: Saving | None = None
     loss: float | None = None
+    beat: Beat | None = None
 
 
 class Heartbeats:

@@ -272,6 +272,7 @@ class WorkerSession:
         """Answer a heartbeat at once, so that the worker can align its clock; whether the worker is
         fenced is decided in the turn that processes it."""
         beat, now = message.beat, self.engine.kernel.clock()
+        progress = worker_messages.beat(beat)
         heartbeat = LastHeartbeat(
             incarnation=self.incarnation,
             last_heartbeat_ms=now.wall_ns // 1_000_000,
@@ -282,12 +283,13 @@ class WorkerSession:
             else None,
             saving=checkpoint_messages.saving(beat),
             loss=beat.loss if beat.HasField("loss") else None,
+            beat=progress,
         )
         state = worker_messages.STATES.get(beat.state)
         signal = WorkerBeat(
             worker=self.worker,
             incarnation=self.incarnation,
-            beat=worker_messages.beat(beat),
+            beat=progress,
             state=state,
         )
         self.engine.notice(signal, partial(self._beat_decided, request, heartbeat))

@@ -9,6 +9,8 @@ A rule is a class that takes facts (`follow`) or measurements, and is asked abou
 (`judge`) for what only time shows. It says what it finds to `OpenConditions`.
 """
 
+from collections.abc import Mapping
+
 from strata.core.alerts.alert_record import Change, Ending
 from strata.core.alerts.alert_settings import AlertThresholds
 from strata.core.alerts.checkpoint_rules import CheckpointRules
@@ -18,11 +20,13 @@ from strata.core.alerts.loss_rules import NOT_FINITE, PLATEAU, SPIKE, LossRules,
 from strata.core.alerts.oom_rules import OomRules
 from strata.core.alerts.open_conditions import OpenConditions
 from strata.core.alerts.progress_rules import ProgressRules
+from strata.core.alerts.straggler_rules import StragglerRules
 from strata.core.events import Event, Fact, Now, position_id
 from strata.core.metrics.sliding_windows import SECOND_NS
 from strata.core.state import Cluster
 from strata.core.task_state import ENDED, TaskState
 from strata.core.tasks.task_lifecycle import TaskStateChanged
+from strata.core.workers.heartbeats import Beat
 
 FOLLOWED: tuple[type[Fact], ...] = tuple(
     dict.fromkeys(
@@ -53,6 +57,7 @@ class AlertWatch:
         self.failures = FailureRules(self.conditions, thresholds)
         self.disks = DiskRules(self.conditions, thresholds)
         self.oom_kills = OomRules(self.conditions, thresholds)
+        self.stragglers = StragglerRules(self.conditions, thresholds)
         self._looked_ns = now.mono_ns
         self._stale: list[Change] = []
         self._ended = {
@@ -73,6 +78,7 @@ class AlertWatch:
                 self.failures.adopt(alert)
                 self.disks.adopt(alert)
                 self.oom_kills.adopt(alert)
+                self.stragglers.adopt(alert)
             else:
                 reason = f"the rule {alert.rule} is turned off"
                 self._stale.append(Ending(rule=alert.rule, subject=alert.subject, reason=reason))
@@ -101,6 +107,10 @@ class AlertWatch:
             reason, ref = self._ended[sample.task]
             causes = (ref,) if ref else ()
             self.conditions.end_task(sample.task, reason, causes, (NOT_FINITE, SPIKE, PLATEAU))
+
+    def compare(self, state: Cluster, beats: Mapping[str, Beat], now_ns: int) -> None:
+        """Compare the step times in the last heartbeats of the members of each task."""
+        self.stragglers.judge(state, beats, self.progress.refs(), now_ns)
 
     def changes(self, state: Cluster, now: Now) -> list[Change]:
         """What has to be recorded now; called about once a second."""

@@ -82,6 +82,10 @@ class ProgressRules:
             elif body.task not in self._last:
                 self._last[body.task] = LastStep(at_ns=now_ns)
 
+    def refs(self) -> dict[str, str]:
+        """The fact of the newest committed step of each task that trains."""
+        return {task: last.ref for task, last in self._last.items()}
+
     def judge(self, state: Cluster, now_ns: int) -> None:
         """Find the tasks that make no steps, or slow ones."""
         for name, last in self._last.items():

@@ -1,8 +1,8 @@
 """Rebalancing: lanes of slow workers move to faster ones, if the script asks for it.
 
-In synchronous training all workers wait for the slowest. With `rebalance`, workers report how long
-their part of a step takes, without waiting for others. This gives the time that each of them needs
-for a lane, and the shares with which all would finish together. The rules:
+In synchronous training all workers wait for the slowest. Workers report how long their part of a
+step takes, without waiting for others. With `rebalance`, this gives the time that each of them
+needs for a lane, and the shares with which all would finish together. The rules:
 
 - Every member has reported at least `STEPS` steps of the present generation, so that one slow step
   moves nothing.
@@ -151,6 +151,8 @@ class Paces:
         self._new.clear()
         found: list[Command] = []
         for task in (state.tasks[task_id] for task_id in sorted(tasks)):
+            if not any(feed.rebalance for feed in task.feeds.values()):
+                continue
             reports = {member: self._reports.get(member) for member in task.members}
             busy = {m: t.busy_s for m, t in reports.items() if t and t.enough(task.generation)}
             if len(busy) == len(task.members) > 1 and task.phase == "running":

@@ -19,8 +19,9 @@ class Beat(Struct, frozen=True):
     """A worker's heartbeat; `waiting` means that it waits for others.
 
     `request` is the open request for a checkpoint, 0 while a save of the worker is in progress (see
-    `core/checkpoints/save_schedule`); `busy_s` is how long its part of a step takes, if reported
-    (see `core/datasets/lane_balance`).
+    `core/checkpoints/save_schedule`); `busy_s` is how long its part of a step takes, without
+    communication and waiting, and `data_s` how much of that it waits for data (see
+    `core/datasets/lane_balance`, `core/alerts/straggler_rules`).
     """
 
     attempt: int = 0
@@ -30,6 +31,7 @@ class Beat(Struct, frozen=True):
     waiting: bool = False
     request: int = 0
     busy_s: float = 0.0
+    data_s: float = 0.0
 
 
 class Signal(Struct, frozen=True, gc=False):

@@ -38,8 +38,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-SMOOTHED = 0.8
-
 
 class LoopCalls(Struct, frozen=True):
     """Callbacks of a loop into its run.
@@ -102,7 +100,6 @@ class RunBatches:
         calls: LoopCalls,
     ) -> None:
         self.name, self.place = source.name, place
-        self.rebalance = source.rebalance
         self._worker = worker
         self._membership = worker.membership
         self._recorder = worker.recorder
@@ -163,9 +160,6 @@ class RunBatches:
 
     def finished(self, step: int, loss: SupportsFloat | None, averaged: int = 0) -> None:
         """Record the samples of a step that was applied. Called by `run.step`."""
-        if self.rebalance:
-            known_s, now_s = self._worker.busy_s, self._times.busy_s
-            self._worker.busy_s = SMOOTHED * known_s + (1 - SMOOTHED) * now_s if known_s else now_s
         taken = self._batches.taken
         if step == self._handed and taken is not None:
             generation = self._generation
@@ -254,7 +248,6 @@ class RunBatches:
             self._batches.seek(wanted)
         self._batches.set_lanes(lanes, wanted)
         self._generation = self._membership.place.generation
-        self._worker.busy_s = 0.0  # the time of a step depends on the lanes
         self._recorder.emit(self._assigned(step, lanes))
 
     def _assigned(self, step: int, lanes: list[int]) -> BatchesAssigned:

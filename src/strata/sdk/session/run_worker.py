@@ -25,6 +25,9 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+SMOOTHED = 0.8
+"""The weight of the earlier steps in the mean time of a step."""
+
 
 class RunWorker(RecordedWorker):
     """The worker of a run: owns the session, the membership and the recorder."""
@@ -46,7 +49,8 @@ class RunWorker(RecordedWorker):
         self.waiting = False
         self.epoch = 0
         self.loss: float | None = None
-        self.busy_s = 0.0
+        self.busy_s = self.data_s = 0.0
+        self._busy_generation = 0
         self.on_tick: list[Callable[[], None]] = []
         self.session = WorkerSession(
             connection,
@@ -78,7 +82,19 @@ class RunWorker(RecordedWorker):
             host=self.host(),
             loss=self.loss,
             busy_s=self.busy_s,
+            data_s=self.data_s,
         )
+
+    def stepped(self, generation: int, data_s: float, compute_s: float) -> None:
+        """Take the time of this worker's part of a step into the means that heartbeats report.
+
+        They begin again in each generation, because the time depends on the lanes.
+        """
+        busy_s = data_s + compute_s
+        if generation == self._busy_generation:
+            busy_s += SMOOTHED * (self.busy_s - busy_s)
+            data_s += SMOOTHED * (self.data_s - data_s)
+        self.busy_s, self.data_s, self._busy_generation = busy_s, data_s, generation
 
     def stack_report(self, waits_for: list[str]) -> StackReport:
         """The stacks of this process, its progress, and what it waits for."""

@@ -169,12 +169,6 @@ class StepTime:
         self.named_ns = 0
         self._begun_ns = time.perf_counter_ns()
 
-    @property
-    def busy_s(self) -> float:
-        """Seconds of the current step so far, without communication and wait."""
-        others_ns = self.spent_ns["communication"] + self.spent_ns["wait"]
-        return max(time.perf_counter_ns() - self._begun_ns - others_ns, 0) / 1e9
-
     def finish(self) -> tuple[float, float, float, float]:
         """End the step; returns its seconds of data, compute, communication and wait."""
         now_ns = time.perf_counter_ns()

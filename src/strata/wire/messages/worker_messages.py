@@ -177,6 +177,7 @@ def beat(message: pb.Beat) -> Beat:
         waiting=message.waiting,
         request=message.save_request,
         busy_s=message.busy_s,
+        data_s=message.data_s,
     )
 
 

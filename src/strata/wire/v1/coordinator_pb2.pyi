@@ -623,7 +623,7 @@ class LeftBarrier(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ..., participants: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s", "host")
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s", "host", "data_s")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -638,6 +638,7 @@ class Beat(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    DATA_S_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     attempt: int
     generation: int
@@ -652,7 +653,8 @@ class Beat(_message.Message):
     loss: float
     busy_s: float
     host: HostHealth
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ..., busy_s: _Optional[float] = ..., host: _Optional[_Union[HostHealth, _Mapping]] = ...) -> None: ...
+    data_s: float
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ..., busy_s: _Optional[float] = ..., host: _Optional[_Union[HostHealth, _Mapping]] = ..., data_s: _Optional[float] = ...) -> None: ...
 
 class EventBatch(_message.Message):
     __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")

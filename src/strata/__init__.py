@@ -1,9 +1,18 @@
 """Strata: a distributed-training runtime that records everything."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+# Older releases can parse this module, so that they print this error and no SyntaxError.
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise ImportError(
+        f"Strata needs Python 3.11 or newer, and {sys.executable} is Python "
+        f"{sys.version_info[0]}.{sys.version_info[1]}; install Strata with a newer one: "
+        "python3.11 -m pip install strata-runtime"
+    )
 
 __all__ = [
     "AsyncCheckpointWriter",

@@ -327,6 +327,11 @@ def variable_of_several_workers() -> str:
     return next((f"{name}={os.environ[name]}" for name in INDICES if os.environ.get(name)), "")
 
 
+def active_environment() -> str:
+    """The folder of the activated virtual or conda environment; empty if there is none."""
+    return os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+
+
 def mlflow_token() -> str:
     """The token for an MLflow server, from the variable that MLflow's own client reads."""
     return os.environ.get("MLFLOW_TRACKING_TOKEN", "")

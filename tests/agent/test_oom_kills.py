@@ -2,7 +2,6 @@
 answer of `strata why lost`, which differs if another process killed the worker."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 
 from tests.agent.harness import Agent, Api, environment, until
 from tests.coordinator.process import STRATA, process
-
-LIMIT_BYTES = 400 * 2**20
+from tests.limited_memory import entered, limited_cgroup
 
 # Kills itself, and then, in its next start, uses up the memory; each when its file is there.
 EATS = """
@@ -29,32 +27,9 @@ with strata.join() as run:
 """
 
 
-def limited_cgroup() -> Path:
-    """A new cgroup with a memory limit, of version 2 or 1; skips the test if it is not allowed."""
-    second = Path("/sys/fs/cgroup")
-    controlled = second / "cgroup.subtree_control"
-    is_second = controlled.exists() and "memory" in controlled.read_text().split()
-    group = (second if is_second else second / "memory") / f"strata-test-{os.getpid()}"
-    limits = ["memory.max"] if is_second else ["memory.limit_in_bytes"]
-    swap = ("memory.swap.max", "0") if is_second else ("memory.swappiness", "0")
-    try:
-        group.mkdir()
-        (group / limits[0]).write_text(str(LIMIT_BYTES))
-        if (group / swap[0]).exists():
-            (group / swap[0]).write_text(swap[1])
-    except OSError as error:
-        pytest.skip(f"this user may not create a cgroup with a memory limit: {error}")
-    return group
-
-
 @pytest.fixture
 def cgroup():
-    group = limited_cgroup()
-    yield group
-    until(
-        lambda: not (group / "cgroup.procs").read_text(), "the end of all processes in the cgroup"
-    )
-    group.rmdir()
+    yield from limited_cgroup()
 
 
 class LimitedAgent(Agent):
@@ -65,8 +40,7 @@ class LimitedAgent(Agent):
         super().__init__(*args, **kwargs)
 
     def start(self) -> None:
-        enter = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.cgroup / "cgroup.procs")]
-        self.command = [*enter, *self.command]
+        self.command = entered(self.cgroup, self.command)
         super().start()
 
 

@@ -111,6 +111,7 @@ def test_missing_run_is_not_found(arguments, tmp_path):
 def test_unknown_task_is_not_found_and_a_wrong_token_is_denied(cluster):
     assert cluster.run("stop", "none").returncode == exit_codes.NOT_FOUND
     assert json_error(cluster.run("stop", "none", "--json"))["code"] == "not_found"
+    assert "there is no task 'none'" in cluster.run("stacks", "none").stderr
     assert json_error(cluster.run("tasks", "--json", "--limit", "0"))["code"] == "invalid_argument"
 
 

@@ -86,9 +86,9 @@ def test_resized_task_ends_with_the_weights_of_one_process(folder, started):
         until(lambda count=workers: len(worker_pids(folder)) == count, "the end of others", WAIT_S)
     said.append(resized(folder, url, "count-1", "3"))
     assert said == [
-        "count-1 was resized from 2 to 4: 4 of 4 workers",
-        "count-1 was resized from 4 to 1: 1 of 1 workers",
-        "count-1 was resized from 1 to 3: 3 of 3 workers",
+        "count-1 was resized from 2 workers to 4: 4 of 4 workers",
+        "count-1 was resized from 4 workers to 1: 1 of 1 workers",
+        "count-1 was resized from 1 worker to 3: 3 of 3 workers",
         "count-1 is already resized to 3; nothing changed",
     ]
     (folder / "finish").touch()
@@ -144,7 +144,7 @@ def test_resize_says_what_the_task_waits_for(cluster):
     task = cluster.http.post("/api/tasks", json=body).json()["task_id"]
     ended = cluster.run("resize", task, "--workers", "6")
     missing = f"0 of 6 workers are here: start 6 more with STRATA_TASK={task}"
-    assert ended.stdout.strip() == f"{task} was resized from 2 to 6: {missing}"
+    assert ended.stdout.strip() == f"{task} was resized from 2 workers to 6: {missing}"
     answer = cluster.run("resize", task, "--workers", "2:4", "--json")
     assert json.loads(answer.stdout) == {
         "task_id": task,

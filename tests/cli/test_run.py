@@ -121,8 +121,7 @@ def test_ctrl_c_stops_gracefully(folder, started):
     code = running.end(signal.SIGINT)
     assert code == 130
     output = "".join(running.out)
-    assert "stopped  train-1" in output
-    assert "asked to stop" in output
+    assert "stopped  train-1: stopped by Ctrl-C; every worker left" in output
     assert "Traceback" not in output + "".join(running.err)
     assert not worker_pids(folder)
 

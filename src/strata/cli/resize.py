@@ -10,6 +10,7 @@ from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import plain, print_json
 from strata.cli.support.task_options import worker_range
 from strata.coordinator.rest.action_responses import ResizeTaskResponse
+from strata.timeline.read.sentences import counted
 
 NewWorkers = Annotated[
     str,
@@ -43,5 +44,6 @@ def outcome(resized: ResizeTaskResponse, workers: str) -> str:
     if not resized.changed:
         return f"{task} is already resized to {workers}; nothing changed"
     present = f"{resized.placed} of {resized.placed + resized.waiting} workers"
-    change = f"{task} was resized from {resized.before} to {workers}"
+    before = counted(resized.before, "worker")
+    change = f"{task} was resized from {before} to {workers}"
     return f"{change}: {plain(resized.waiting_for) or present}"

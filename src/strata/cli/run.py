@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TextIO
 
 import typer
 from rich.console import Console
@@ -16,14 +16,15 @@ from rich.text import Text
 
 from strata import __version__
 from strata.cli.support.exit_codes import INTERRUPTED
+from strata.cli.support.failures.failure_advice import Place, advice
 from strata.cli.support.fault_injection import WorkerKiller
 from strata.cli.support.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
 from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.run_choice import RunChoice, copies_after, is_url, settings_here
-from strata.cli.support.tables import console
+from strata.cli.support.tables import console, plain
 from strata.cli.support.task_options import TaskRequest, task_options
 from strata.cli.support.task_watch import ENDED, LOOK_S, Started, Watcher, exit_code
-from strata.config import Settings
+from strata.config import Settings, active_environment
 from strata.coordinator.rest.response_models import TaskDetail
 from strata.launch import run_copies, run_notes
 from strata.logsetup import configure
@@ -121,7 +122,9 @@ def run(
         with stopping_hard():
             api = reach(url)
             started = RunChoice(task, resume, fresh=not resume).start(api, console())
-            sys.exit(exit_code(watch(api, started, console(), patient=True)))
+            watched = watch(api, started, console(), patient=True)
+            print_advice(watched, Place(look_back=f"--url {url}"))
+            sys.exit(exit_code(watched.task))
     flags: dict[str, object] = {
         "http_port": http_port,
         "grpc_port": 0,
@@ -142,7 +145,8 @@ def run(
         started = chosen.start(api, console())
         run_notes.begin(folder, task.body["entry"], started.task_id, slots)
         killer = WorkerKiller(kill, cluster.pids)
-        ended = watch(api, started, console(), patient=False, consider=killer.consider)
+        watched = watch(api, started, console(), patient=False, consider=killer.consider)
+        ended = watched.task
         run_notes.end(
             folder,
             task=ended.id,
@@ -151,8 +155,26 @@ def run(
             steps=ended.committed_steps,
         )
         wait_idle(cluster, settings.stop_grace_s if ended.exit_code == 0 else MOMENT_S)
+    look_back = f"--data {shown_path(str(folder))}"
+    print_advice(watched, Place(look_back, sys.executable, active_environment()))
     print_closing(folder, task.body["entry"], data_dir, kill, killer.left)
     sys.exit(exit_code(ended))
+
+
+class Watched(NamedTuple):
+    """An ended task, and the last line of each different traceback of its workers."""
+
+    task: TaskDetail
+    exceptions: list[str]
+
+
+def print_advice(ended: Watched, place: Place) -> None:
+    """Print what to do about a task that failed for a frequent reason."""
+    if ended.task.status == "failed":
+        text = advice(place, Path(ended.task.entry), ended.task.reason, ended.exceptions)
+        if text:
+            line = f"  what to do: {plain(text)}"
+            console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def print_closing(folder: Path, entry: str, data_dir: str | None, kill: int, spared: int) -> None:
@@ -257,7 +279,7 @@ def watch(
     out: Console,
     patient: bool,
     consider: Callable[[TaskDetail, Watcher], None] = lambda task, watcher: None,
-) -> TaskDetail:
+) -> Watched:
     """Watch a task to its end; Ctrl-C stops it gracefully, a second one at once."""
     asked = False
     with Interrupts() as interrupts, Watcher(api, started, out, patient) as watcher:
@@ -274,7 +296,7 @@ def watch(
     if task.committed_steps:
         watcher.audit()
         watcher.goodput()
-    return task
+    return Watched(task, watcher.exceptions)
 
 
 class Interrupts:

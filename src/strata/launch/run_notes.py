@@ -38,8 +38,10 @@ class RunNote(Struct, frozen=True, kw_only=True):
 
     @property
     def how_it_ended(self) -> str:
-        """One word for the end of an unfinished run."""
-        return "killed" if self.status == RUNNING else self.status
+        """The end of an unfinished run, after its name: `was killed`, `was stopped`, `failed`."""
+        if self.status == RUNNING:
+            return "was killed"
+        return f"was {self.status}" if self.status == "stopped" else self.status
 
 
 def begin(folder: Path, entry: str, task: str, slots: int) -> None:

@@ -1,6 +1,7 @@
 """HTTP server: errors at start, a clean stop, timeouts of idle connections."""
 
 import asyncio
+import os
 import socket
 
 import httpx
@@ -22,7 +23,9 @@ async def try_to_serve(api, host, port, **options):
 def test_port_in_use_error(coordinator):
     with pytest.raises(Unavailable) as refused:
         asyncio.run(try_to_serve(coordinator.api, "127.0.0.1", coordinator.port))
-    assert refused.value.message == f"port {coordinator.port} on 127.0.0.1 is in use"
+    sentence = f"port {coordinator.port} on 127.0.0.1 is in use by "
+    assert refused.value.message.startswith(sentence)
+    assert f"(pid {os.getpid()})" in refused.value.message
     assert "--http-port" in refused.value.hint
 
 

@@ -21,6 +21,7 @@ from strata.coordinator.rest.response_models import TaskResponse
 from strata.errors import Conflict, NotFound, StrataError
 from strata.launch import run_copies, run_notes
 from strata.launch.run_notes import NEWEST, RunNote
+from strata.timeline.read.sentences import counted
 
 if TYPE_CHECKING:
     from strata.launch.local_cluster import Local
@@ -172,8 +173,8 @@ def point_to_unfinished(data_dir: Path, entry: str) -> None:
         return
     note = run_notes.read(folder)
     if note.unfinished:
-        at = f" after {count(note.steps)} steps" if note.steps else ""
-        line = f"{note.task or folder} was {note.how_it_ended}{at}; --resume continues it"
+        at = f" after {counted(note.steps, 'step')}" if note.steps else ""
+        line = f"{note.task or folder} {note.how_it_ended}{at}; --resume continues it"
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ from strata.cli.support.audit_output import show as show_audit
 from strata.cli.support.charts.watched_curves import WatchedCurves
 from strata.cli.support.event_stream import retrying
 from strata.cli.support.exit_codes import FAILED
+from strata.cli.support.failures.worker_lines import Printed, WorkerLines
 from strata.cli.support.goodput_output import show_classes
 from strata.cli.support.rest_client import Answer, Api, Param
 from strata.cli.support.tables import count, duration, plain, state
@@ -84,6 +85,7 @@ class Watcher:
         self._rank_0 = ""
         self._rank_0_shown = ""
         self._last_line = started.line
+        self._lines = WorkerLines()
         self._began_s = time.monotonic()
         self._progress: list[tuple[float, int]] = []
         self._curves = WatchedCurves(api, started.task_id)
@@ -117,8 +119,14 @@ class Watcher:
             self._live.update(self._status(task))
         return task
 
+    @property
+    def exceptions(self) -> list[str]:
+        """The last line of each different traceback of the workers."""
+        return self._lines.exceptions
+
     def summary(self, task: TaskDetail) -> None:
         """Print a summary of the ended task."""
+        self._print_lines(self._lines.rest())
         took_s = time.monotonic() - self._began_s
         self._out.print(
             Text.assemble(state(task.status), f"  {plain(task.id)}: {plain(task.reason)}")
@@ -181,9 +189,22 @@ class Watcher:
         if len(fresh) == len(lines) == LINES_SHOWN and self._last_line:
             self._out.print(Text("  … more lines: see `strata logs`", style="dim"))
         self._last_line = fresh[0].seq
-        for line in reversed(fresh):
-            who = self._short(line.worker_id)
-            text = Text.assemble((f"{plain(who):>4} ", "cyan"), plain(line.message))
+        self._print_lines(self._lines.taken(reversed(fresh)))
+
+    def _print_lines(self, lines: list[Printed]) -> None:
+        """Print lines of workers; repeated tracebacks as one line for all workers that had one."""
+        repeated: dict[str, list[str]] = {}
+        for line in lines:
+            who = plain(self._short(line.worker))
+            if line.again:
+                repeated.setdefault(line.text, []).append(who)
+                continue
+            text = Text.assemble((f"{who:>4} ", "cyan"), plain(line.text))
+            self._out.print(text, soft_wrap=True)
+        for exception, workers in repeated.items():
+            again = f"the same traceback again: {plain(shortened(exception, LONG_REASON))}"
+            names = ", ".join(dict.fromkeys(workers))
+            text = Text.assemble((f"{names:>4} ", "cyan"), (again, "dim"))
             self._out.print(text, soft_wrap=True)
 
     def _show_facts(self) -> None:
@@ -199,8 +220,8 @@ class Watcher:
         elif kind == "WorkerLost":
             self.losses += 1
             reason = fields["reason"]
-            if reason == self._last_loss and len(reason) > LONG_REASON:
-                reason = f"{reason[:LONG_REASON]}… (as before)"
+            if reason == self._last_loss:
+                reason = shortened(reason, LONG_REASON)
             self._last_loss = fields["reason"]
             where = self._where() if fields.get("signal") == "hang" else ""
             self.say("✗", "red", f"{fields['worker']} was lost: {reason}{where}")
@@ -215,10 +236,10 @@ class Watcher:
         elif kind == "StorageUnreachable":
             self._say_unreachable(fields)
         elif kind == "TaskResized":
-            wanted = counted(fields["after"], "worker")
+            wanted = str(fields["after"])
             if fields.get("elastic"):
                 wanted = f"{fields['min_workers']}:{wanted}"
-            change = f"from {fields['before']} to {wanted}"
+            change = f"from {counted(fields['before'], 'worker')} to {wanted}"
             self.say("⇄", "yellow", f"resized {change}: {fields['reason']}")
         elif kind == "WorkersReleased":
             names = ", ".join(self._short(worker) for worker in fields["left"])
@@ -242,7 +263,11 @@ class Watcher:
         name = f"{fields['alert']} ({fields.get('rule', fields.get('channel'))})"
         if kind == "AlertRaised":
             style = {"error": "red", "warning": "yellow"}.get(fields["severity"], "dim")
-            self.say("!", style, f"{name}: {fields['text']}")
+            long = self._last_loss if len(self._last_loss) > LONG_REASON else ""
+            told = fields["text"]
+            if long:
+                told = told.replace(long, shortened(long, LONG_REASON))
+            self.say("!", style, f"{name}: {told}")
             if fields["severity"] != "info":
                 self._notify(f"Strata {fields['rule']}", plain(fields["text"]))
         elif kind == "AlertResolved":
@@ -337,6 +362,11 @@ def exit_code(task: TaskDetail) -> int:
     if task.status in ("completed", "stopped"):
         return task.exit_code
     return task.exit_code or FAILED
+
+
+def shortened(text: str, chars: int) -> str:
+    """The beginning of a text that was printed before."""
+    return text if len(text) <= chars else f"{text[:chars]}… (as before)"
 
 
 def recovered(fields: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.security import Guard
 from strata.errors import SettingError, StrataError, Unavailable
+from strata.wire.port_holders import port_holder
 
 STOP_TIMEOUT_S = 5
 KEEP_ALIVE_S = 15
@@ -81,8 +82,9 @@ def listen(host: str, port: int) -> socket.socket:
 def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
     """The error for a port that cannot be used; `name` is `http` or `grpc`, as in the settings."""
     if error.errno == EADDRINUSE:
+        holder = port_holder(port)
         return Unavailable(
-            f"port {port} on {host} is in use",
+            f"port {port} on {host} is in use{f' by {holder}' if holder else ''}",
             hint=f"stop the process that uses it, or choose another port with --{name}-port",
         )
     reason = os.strerror(error.errno) if error.errno else str(error)

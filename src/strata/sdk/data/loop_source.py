@@ -9,6 +9,7 @@ what to do on damage.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import NamedTuple, SupportsIndex, TypeAlias
 
 import msgspec
@@ -25,7 +26,7 @@ from strata.data.reading.mixture import MixedDataset, MixedOrder, check_weights
 from strata.data.reading.step_reader import Ordered, Readable
 from strata.data.source_dataset import Dataset, OnError, SkippedRow
 from strata.data.torch.map_dataset import TorchSamples
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, NotFound
 from strata.sdk.session.channel import build
 from strata.sdk.session.run_worker import RunWorker
 from strata.wire.messages import dataset_messages
@@ -185,9 +186,28 @@ def _known(worker: RunWorker, each: One, seed: int) -> tuple[str, DatasetSpec, D
             "these with weights; for a torch Dataset use run.loader",
         )
     request = build(pb.GetDatasetRequest, dataset_id=each)
-    answer = worker.session.call("GetDataset", request, pb.RegisterDatasetRequest)
+    try:
+        answer = worker.session.call("GetDataset", request, pb.RegisterDatasetRequest)
+    except NotFound as error:
+        raise _not_a_dataset(each, error) from None
     spec = dataset_messages.spec_of(answer)
     return each, spec, open_spec(each, spec)
+
+
+def _not_a_dataset(given: str, error: NotFound) -> NotFound:
+    """The error for text that is no id of a dataset; paths are opened first."""
+    path = Path(given).expanduser()
+    if path.exists():
+        return NotFound(
+            f"{given!r} is a path, not the id of a registered dataset",
+            hint=f"open it first: run.batches(strata.open_dataset({given!r}), …)",
+        )
+    if "://" in given or len(path.parts) == 1:
+        return error
+    return NotFound(
+        f"{given!r} is not the id of a registered dataset, and {path.absolute()} does not exist",
+        hint="correct the path, and open it first: run.batches(strata.open_dataset(PATH), …)",
+    )
 
 
 def _register(worker: RunWorker, name: str, spec: DatasetSpec) -> None:

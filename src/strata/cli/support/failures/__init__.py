@@ -1,0 +1,1 @@
+"""What `strata run` prints about failures of workers, and what to do about them."""

@@ -36,7 +36,7 @@ ARGUMENTS = {
     "submit": ["train.py"],
     "why": ["trust"],
 }
-LOCAL = {"runs", "salvage", "sim", "sql", "export"}
+LOCAL = {"doctor", "runs", "salvage", "sim", "sql", "export"}
 
 
 def test_documented_table_is_that_of_the_command():

@@ -68,10 +68,11 @@ def settings_for(port: int, **changes: str) -> Settings:
 class Server:
     """An S3 server that can be stopped and started again, with the same port and objects."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self._folder = folder
         (folder / "data").mkdir(parents=True)
-        self._arguments, port = command(folder / "data")
+        arguments, port = command(folder / "data")
+        self._arguments = [*arguments, *flags]
         self.settings = settings_for(port)
         self.start()
 

@@ -45,7 +45,9 @@ def disk_error(error: OSError, doing: str) -> StrataError:
 
 
 STATUS = re.compile(r"status code: (\d{3})")
-CODE = re.compile(r"<Code>(\w+)</Code>")
+CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+"""In an error's body, or in the part of a bulk deletion's answer for one object."""
+
 MESSAGE = re.compile(r"<Message>([^<]{0,300})")
 
 METADATA = ("169.254.169.254", "/latest/api/token", "/latest/meta-data/")
@@ -113,8 +115,8 @@ def s3_error(
             f"{doing}: the metadata address returned no role credentials: {first_line(text)}",
             hint="give the machine a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
-    code = next(iter(CODE.findall(text)), "")
-    status = int(next(iter(STATUS.findall(text)), "0"))
+    code = "".join(next(iter(CODE.findall(text)), ()))
+    status = int(next(iter(STATUS.findall(text)), "403" if code == "AccessDenied" else "0"))
     kind, hint = CODES.get(code) or STATUSES.get(status) or hint_without_response(text, status)
     reason = next(iter(MESSAGE.findall(text)), "") or first_line(text)
     said = " ".join(filter(None, [str(status or ""), code]))

@@ -37,7 +37,8 @@ INTERRUPTED = 130
 
 MEANINGS = {
     DONE: "done; for `run` the task completed, for `audit` every step is proven",
-    FAILED: "failed; for `run` the task failed, for `audit` a sample is missing or applied twice",
+    FAILED: "failed; for `run` the task failed, for `audit` a sample is missing or applied twice, "
+    "for `doctor` something must be fixed",
     USAGE: "wrong arguments or settings; nothing was done",
     UNPROVEN: "`audit`: a worker's record is missing or damaged, so not every step is proven",
     NOT_FOUND: "the given task, worker, run, folder or script does not exist",

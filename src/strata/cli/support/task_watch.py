@@ -276,7 +276,7 @@ class Watcher:
             self.say("!", "yellow", f"{name} was not delivered: {fields['reason']}")
 
     def _notify(self, title: str, text: str) -> None:
-        if self._out.is_terminal:
+        if self._out.is_terminal and self._out.file.isatty():  # colours may be forced for a file
             terminal.notify(self._out.file, title, text, desktop=config.has_desktop())
 
     def _say_unreachable(self, fields: dict[str, Any]) -> None:

@@ -18,14 +18,14 @@ class Check(Struct, frozen=True):
 
 def ok(name: str, found: str) -> Check:
     """A part that works."""
-    return Check(name, "ok", found)
+    return Check(name=name, status="ok", found=found)
 
 
 def fix(name: str, found: str, command: str) -> Check:
     """A part that must be fixed."""
-    return Check(name, "fix", found, command)
+    return Check(name=name, status="fix", found=found, fix=command)
 
 
 def unchecked(name: str, reason: str) -> Check:
     """A part that could not be checked."""
-    return Check(name, "not checked", reason)
+    return Check(name=name, status="not checked", found=reason)

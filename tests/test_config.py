@@ -67,6 +67,7 @@ def test_every_setting_can_be_set_by_environment(name):
     texts = {
         "storage_backend": "s3",
         "alert_notify_from": "error",
+        "alert_goodput_below": "0.5",
         "alert_slow_share": "0.5",
         "alert_smtp_security": "tls",
         "alert_webhook_format": "slack",

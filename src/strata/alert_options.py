@@ -23,6 +23,8 @@ class AlertOptions(Struct, frozen=True, kw_only=True):
     alert_worker_losses_within_s: Seconds = DEFAULT_THRESHOLDS.worker_losses_within_s
     alert_no_step_s: Seconds = DEFAULT_THRESHOLDS.no_step_s
     alert_slow_share: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_THRESHOLDS.slow_share
+    alert_goodput_below: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_THRESHOLDS.goodput_below
+    alert_goodput_window_s: Seconds = DEFAULT_THRESHOLDS.goodput_window_s
     alert_straggler_ratio: Annotated[float, Meta(gt=1, le=1000)] = (
         DEFAULT_THRESHOLDS.straggler_ratio
     )

@@ -80,6 +80,18 @@ with strata.join() as run:
             run.average(batch)
 """
 
+STARVES = """
+import os, time, numpy as np, strata
+
+with strata.join() as run:
+    while not run.agree(os.path.exists("finish")):
+        with run.step():
+            with run.timing("data"):
+                time.sleep(0.2 if os.path.exists("starve") else 0.001)
+            time.sleep(0.05)
+            run.average(np.ones(4))
+"""
+
 STRAGGLES = """
 import os, time, numpy as np, strata
 
@@ -239,6 +251,24 @@ def test_straggler_is_found_with_its_worker_and_the_part_of_its_steps(tmp_path, 
     assert found["causes"][0].startswith("@")
     assert "as long as that of others" in ended["resolution"]
     assert "script-1-w2" in why.stdout
+
+
+def test_low_goodput_is_found_although_steps_are_fast_and_names_where_the_time_goes(tmp_path):
+    (tmp_path / "starve").touch()
+    given = {"STRATA_ALERT_GOODPUT_WINDOW_S": "6", "STRATA_ALERT_GOODPUT_BELOW": "0.5"}
+    with running(tmp_path, STARVES, **given) as (run, alerts):
+        found = until(lambda: alerts(status="open").get("goodput_low"), "the alert", WAIT_S)
+        (tmp_path / "starve").unlink()
+        ended = resolved(alerts, "goodput_low")["goodput_low"]
+        shown = httpx.get(f"{url_of(run)}/api/timeline/goodput").json()
+    assert (found["subject"], found["severity"]) == ("task:script-1", "warning")
+    evidence = found["evidence"]
+    assert evidence["goodput"] < 0.5
+    assert evidence["most_lost_as"] == "waiting for data"
+    assert "waiting for data" in found["text"]
+    assert evidence["worker_s"] <= 2 * 6.5
+    assert ended["resolution"].startswith("its goodput is ")
+    assert 0 < shown["goodput"] < 1
 
 
 def test_worker_that_is_lost_twice_is_found_with_both_losses(tmp_path):

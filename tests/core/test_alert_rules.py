@@ -7,6 +7,7 @@ import pytest
 from strata.core.alerts.alert_record import Ending, Finding
 from strata.core.alerts.alert_settings import AlertThresholds
 from strata.core.alerts.alert_watch import AlertWatch
+from strata.core.alerts.goodput_rules import RecentGoodput
 from strata.core.alerts.loss_rules import LossSample
 from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted, CheckpointFailed
 from strata.core.checkpoints.save_schedule import CheckpointPostponed
@@ -179,6 +180,33 @@ def test_task_that_becomes_slow_is_found_and_one_pause_is_not():
     run.wait(5)
     assert len(run.ended) == 1
     assert run.ended[0].startswith("it makes 1 steps/s again")
+
+
+def recent(productive_s, counted_s=1_000.0):
+    return RecentGoodput(
+        task="t",
+        wall_s=1_000.0,
+        counted_s=counted_s,
+        productive_s=productive_s,
+        lost_as="rolled-back work",
+        cause="w-0 was declared lost (exit)",
+        cause_s=600.0,
+        ref="@7",
+    )
+
+
+def test_low_goodput_is_found_with_its_largest_cause_and_ends_above_the_share():
+    run = Run(goodput_below=0.3, no_step_s=10_000)
+    for productive_s, counted_s in ((310, 1_000), (20, 400), (290, 1_000), (310, 1_000)):
+        run.watch.goodput.measured(recent(productive_s, counted_s), run.now.mono_ns)
+        run.wait(10)
+    (found,) = run.found
+    assert (found.rule, found.subject, found.causes) == ("goodput_low", "task:t", ("@7",))
+    assert "was 29% in the last 30 min, below 30%" in found.text
+    assert "most was lost to w-0 was declared lost (exit) (600 s)" in found.text
+    run.watch.goodput.measured(recent(340), run.now.mono_ns)
+    run.wait(10)
+    assert run.ended == ["its goodput is 34%"]
 
 
 def compare(run, steps, every_s=1.0, **parts):

@@ -25,6 +25,7 @@ from strata.timeline.audit.sample_audit import audit
 from strata.timeline.goodput import runs_goodput
 from strata.timeline.goodput.ledger import ledger
 from strata.timeline.goodput.prices import Host, HostShares, Meter, parse_prices
+from strata.timeline.goodput.recent_goodput import recent_goodput
 from strata.timeline.goodput.runs_goodput import RunsLedger
 from strata.timeline.goodput.task_goodput import goodput
 from strata.timeline.read.run_timeline import Timeline
@@ -331,6 +332,20 @@ def test_newest_steps_of_a_running_task_are_pending_not_unknown(calm, unreported
     assert found.pending_ns >= members * unreported_s * 1e9
     assert found.pending_ns < members * (unreported_s + 40) * 1e9
     assert found.to_ns <= half.at_ns + 4e9 - unreported_s * 1e9
+
+
+def test_recent_goodput_counts_its_window_and_names_the_largest_cause(waited):
+    lost_s = moment(waited, "WorkerLost")
+    running = while_running(waited, lost_s + 1, 0.0)
+    silent_s = waited.kinds("WorkerLost")[0].event.body.evidence["silence_s"]
+    found = recent_goodput(running, "train-1", silent_s)
+    assert found.share < 0.2
+    assert found.counted_s == pytest.approx(4 * silent_s, rel=0.1)
+    assert "was declared lost" in found.cause
+    assert found.ref == waited.kinds("WorkerLost")[0].ref
+    whole = recent_goodput(while_running(waited, lost_s - silent_s - 5, 0.0), "train-1", silent_s)
+    assert whole.share > 0.6
+    assert recent_goodput(running, "train-1", 10_000) is None
 
 
 def test_audit_has_the_figures_of_the_ledger(crashed):

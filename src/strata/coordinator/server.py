@@ -35,6 +35,7 @@ from strata.coordinator.rest.http_server import port_error, serve
 from strata.coordinator.rest.ports import Api
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.security import is_loopback
+from strata.coordinator.rest.views.past_state import PastReader
 from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
@@ -132,11 +133,13 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 agent_connected=agents.open.__contains__,
                 alerts=alerts.delivery,
             )
-            archiver = Archiver(engine, settings)
-            archiving = archiver.working() if settings.archive_runs else nullcontext()
+            archiving = (
+                Archiver(engine, settings).working() if settings.archive_runs else nullcontext()
+            )
             joining = compacting(engine.kernel.store)
-            serving_http = http_serving(api, settings, room.http)
-            async with archiving, joining, alerts.working(), serving_http as http_url:
+            past = PastReader(engine, settings)
+            serving_http = http_serving(api, settings, room.http, past)
+            async with archiving, joining, alerts.working(past.ask), serving_http as http_url:
                 log_facts(started.events)
                 yield Running(
                     engine, sessions, metrics, grpc_port, http_url, settings.token, sealing
@@ -213,10 +216,13 @@ async def grpc_serving(
 
 @asynccontextmanager
 async def http_serving(
-    api: Api, settings: Settings, limits: HttpLimits | None = None
+    api: Api,
+    settings: Settings,
+    limits: HttpLimits | None = None,
+    past: PastReader | None = None,
 ) -> AsyncIterator[str]:
     """Serve the REST API and the dashboard; yields their URL."""
-    app = create_app(api, settings, limits)
+    app = create_app(api, settings, limits, past)
     async with serve(
         app,
         settings.http_host,

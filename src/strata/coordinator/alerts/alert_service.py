@@ -18,6 +18,7 @@ from pathlib import Path
 from strata.config import Settings
 from strata.coordinator.alerts.channels import channels_of
 from strata.coordinator.alerts.delivery import Delivery
+from strata.coordinator.alerts.goodput_reader import Ask, GoodputReader
 from strata.coordinator.alerts.loss_reader import LossReader
 from strata.coordinator.background import background
 from strata.coordinator.engine.engine import Engine
@@ -74,11 +75,12 @@ class Alerts:
             self.reader.offer(batch, self._engine.kernel.state)
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
-        """Evaluate the rules and send messages while the context is open."""
+    async def working(self, ask: Ask) -> AsyncIterator[None]:
+        """Evaluate the rules and send messages while the context is open; `ask` reads the log."""
         self.reader.start()
+        goodput = GoodputReader(self._engine, self.watch, ask).working()
         try:
-            async with self.delivery.working(), background(self._run(), "strata-alerts"):
+            async with self.delivery.working(), background(self._run(), "strata-alerts"), goodput:
                 yield
         finally:
             self.reader.close()

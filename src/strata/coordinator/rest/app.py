@@ -176,13 +176,18 @@ ENDPOINTS = [
 ]
 
 
-def create_app(api: Api, settings: Settings, limits: HttpLimits | None = None) -> Guard:
+def create_app(
+    api: Api,
+    settings: Settings,
+    limits: HttpLimits | None = None,
+    past: PastReader | None = None,
+) -> Guard:
     """The application with access control; raises if it would be reachable without a token."""
     limits = limits or HttpLimits()
     files = page_files.load(api_url=settings.page_api_url)
     closing = asyncio.Event()
     recent = metrics_history.History(api.metrics)
-    past = PastReader(api.engine, settings)
+    past = past or PastReader(api.engine, settings)
     app = Litestar(
         [
             *routes(),

@@ -14,6 +14,7 @@ RULES = {
     "worker_lost_again": "a worker of a task was lost repeatedly",
     "no_step": "a task makes no step",
     "slow_steps": "a task makes steps much slower than usual",
+    "goodput_low": "little of the time of a task's workers was spent on its steps",
     "straggler": "a worker takes much longer for its part of a step than the others",
     "checkpoint_failing": "the last checkpoints of a task failed, or one is damaged",
     "checkpoint_late": "a task has no new checkpoint for much longer than usual",
@@ -38,6 +39,8 @@ class AlertThresholds(Struct, frozen=True, kw_only=True):
     worker_losses_within_s: float = 3_600.0
     no_step_s: float = 300.0
     slow_share: float = 0.2
+    goodput_below: float = 0.3
+    goodput_window_s: float = 1_800.0
     straggler_ratio: float = 1.5
     straggler_s: float = 60.0
     checkpoint_failures: int = 2

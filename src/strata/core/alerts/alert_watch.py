@@ -16,6 +16,7 @@ from strata.core.alerts.alert_settings import AlertThresholds
 from strata.core.alerts.checkpoint_rules import CheckpointRules
 from strata.core.alerts.disk_rules import DiskRules
 from strata.core.alerts.failure_rules import FailureRules
+from strata.core.alerts.goodput_rules import GoodputRules
 from strata.core.alerts.loss_rules import NOT_FINITE, PLATEAU, SPIKE, LossRules, LossSample
 from strata.core.alerts.oom_rules import OomRules
 from strata.core.alerts.open_conditions import OpenConditions
@@ -57,6 +58,7 @@ class AlertWatch:
         self.failures = FailureRules(self.conditions, thresholds)
         self.disks = DiskRules(self.conditions, thresholds)
         self.oom_kills = OomRules(self.conditions, thresholds)
+        self.goodput = GoodputRules(self.conditions, thresholds)
         self.stragglers = StragglerRules(self.conditions, thresholds)
         self._looked_ns = now.mono_ns
         self._stale: list[Change] = []

@@ -145,9 +145,16 @@ class _Facts(Struct):
 
 
 def ledger(
-    timeline: Timeline, task: str, prices: Prices | None = None, lineage: Lineage | None = None
+    timeline: Timeline,
+    task: str,
+    prices: Prices | None = None,
+    lineage: Lineage | None = None,
+    since_ns: int = 0,
 ) -> Ledger:
-    """The ledger of a task; without prices there are no costs, without workers it is empty."""
+    """The ledger of a task; without prices there are no costs, without workers it is empty.
+
+    It counts the time after `since_ns`; its wall time and `from_ns` are those of the whole task.
+    """
     facts = _facts(timeline, task)
     if not facts.lives and not facts.interruptions.submitted:
         raise NotFound(
@@ -167,6 +174,10 @@ def ledger(
     for life in lives:
         pieces = WorkerPieces(TaskTime(kept, facts.interruptions, waits), life)
         for piece in _pieces(timeline, life, pieces, task, until_ns):
+            if piece.to_ns <= since_ns:
+                continue
+            if piece.from_ns < since_ns:
+                piece = replace(piece, from_ns=since_ns)
             found.add(piece, _host_at(facts.places.get(life.node, []), piece.from_ns))
     found.close()
     return found

@@ -1,8 +1,12 @@
 """`strata run` as a process, to its end or while it runs."""
 
 import re
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
+import strata
 from tests.agent.harness import environment
 from tests.cli.conftest import MAIN
 
@@ -26,6 +30,20 @@ def script(folder, text, name="script.py"):
     """Write a script into the folder; returns its name."""
     (folder / name).write_text(text, "utf-8")
     return name
+
+
+def python_without(folder, *names):
+    """A Python, and the variables with which it finds all packages of this one but some."""
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in filter(lambda each: "site-packages" in each, sys.path):
+        for each in Path(path).iterdir():
+            link = packages / each.name
+            if not each.name.lower().startswith(names) and not link.exists():
+                link.symlink_to(each)
+    source = Path(strata.__file__).parents[1]
+    python = shutil.which("python3", path=f"{sys.base_prefix}/bin")
+    return python, environment(PYTHONPATH=f"{source}:{packages}")
 
 
 def seen(text):

@@ -15,6 +15,7 @@ import pytest
 from strata.cli.support.doctor.storage_checks import FOLDER, bucket_checks
 from strata.storage.s3 import S3Storage
 from tests.cli.conftest import MAIN, environment, free_port, strata
+from tests.cli.runs import python_without
 from tests.storage.server import BUCKET, KEY, SECRET, Server, settings_for
 
 FREE = {"STRATA_GRPC_PORT": "0", "STRATA_HTTP_PORT": "0"}
@@ -61,6 +62,24 @@ def test_coordinator_ports_token_and_clock_are_checked(up):
         "fix",
         f"the coordinator at {up.url} rejected the token",
     )
+
+
+def test_host_of_workers_needs_no_libraries_of_a_coordinator(tmp_path):
+    without = ("uvicorn", "litestar", "obstore", "pyarrow", "hpack", "google_re2", "re2")
+    python, variables = python_without(tmp_path, *without)
+    command = [python, "-m", "strata", "doctor", "--json"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=variables | {"STORAGE_BACKEND": "s3", "CHECKPOINT_BUCKET": "b"},
+        capture_output=True,
+        text=True,
+    )
+    found = {check["name"]: check for check in map(json.loads, ended.stdout.splitlines())}
+    assert ended.returncode == 1, ended.stderr
+    assert found["http_port 3000"]["status"] == "not checked"
+    assert found["open files"]["status"] == "ok"
+    assert found["bucket b"]["fix"] == "pip install 'strata-runtime[s3]'"
 
 
 def test_named_coordinator_that_does_not_answer_must_be_fixed(tmp_path):

@@ -14,7 +14,7 @@ from strata.cli.support.failures.worker_lines import HEAD, WorkerLines
 from strata.coordinator.logs.log_entries import LogEntry
 from tests.agent.harness import environment
 from tests.cli.conftest import MAIN
-from tests.cli.runs import RUN_S, run, script
+from tests.cli.runs import RUN_S, python_without, run, script
 from tests.limited_memory import entered, limited_cgroup
 
 JOINED = "import os, time, strata\nwith strata.join() as run:\n    run.mark_step()\n"
@@ -135,23 +135,13 @@ def test_worker_killed_by_a_memory_limit_is_called_out_of_memory(folder, cgroup)
     assert "use less memory in each worker" in output
 
 
-def test_missing_torch_says_how_to_install_it(folder, tmp_path):
-    # The same packages without torch: an environment of links to all others.
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    installed = [
-        each for path in sys.path if "site-packages" in path for each in Path(path).iterdir()
-    ]
-    for each in installed:
-        link = packages / each.name
-        if not each.name.startswith(("torch", "functorch")) and not link.exists():
-            link.symlink_to(each)
+def test_missing_torch_says_how_to_install_it(folder):
     name = script(folder, "import torch\n")
-    python = shutil.which("python3", path=f"{sys.base_prefix}/bin")
+    python, variables = python_without(folder, "torch", "functorch")
     ended = subprocess.run(
         [python, "-m", "strata", "run", name, "--workers", "2"],
         cwd=folder,
-        env=environment(PYTHONPATH=f"{Path(package.__file__).parents[1]}:{packages}"),
+        env=variables,
         capture_output=True,
         text=True,
         timeout=RUN_S,

@@ -7,16 +7,15 @@ import socket
 import time
 from email.utils import parsedate_to_datetime
 
-from strata import __version__
+from strata import __version__, extras
 from strata.cli.support.doctor.check_result import Check, fix, ok, unchecked
 from strata.cli.support.rest_client import WILDCARDS, Api, url_of
 from strata.config import Settings
-from strata.coordinator.rest.http_server import listen
 from strata.coordinator.rest.response_models import StatusResponse
-from strata.coordinator.rest.security import is_loopback
 from strata.errors import PermissionDenied, StrataError, Unauthenticated
 from strata.wire.port_holders import port_holder
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONNECT_S = 5.0
 SAMPLES = 12
 PAUSE_S = 0.1
@@ -58,7 +57,7 @@ def coordinator_checks(settings: Settings, url: str | None) -> tuple[list[Check]
     ]
     port = address.rpartition(":")[2]
     here = {api.port, int(port) if port.isdecimal() else 0}
-    return checks, here if is_loopback(api.host) else set()
+    return checks, here if api.host in LOOPBACK else set()
 
 
 def port_checks(settings: Settings, coordinator: set[int]) -> list[Check]:
@@ -131,6 +130,11 @@ def _port(name: str, host: str, port: int, coordinator: set[int]) -> Check:
     title = f"{name}_port {port}"
     if port == 0:
         return ok(f"{name}_port", "0: any free port")
+    if not extras.installed("uvicorn"):
+        return unchecked(title, "no coordinator can run here without 'strata-runtime[server]'")
+    # Imported here: a host of workers has no libraries of a coordinator.
+    from strata.coordinator.rest.http_server import listen
+
     try:
         listen(host, port).close()
     except StrataError as error:

@@ -9,14 +9,14 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from strata import __version__
+from strata import __version__, extras
 from strata.cli.support.doctor.check_result import Check, fix, ok, unchecked
 from strata.config import Settings
-from strata.coordinator.connection_capacity import capacity
 
 DISTRIBUTION = "strata-runtime"
 SHOWN = ("numpy", "protobuf", "torch", "transformers", "lightning", "jax", "ray")
 FEW_WORKERS = 64
+FEW_FILES = 1024
 SHARED_BYTES = 64 * 2**20
 """The size of /dev/shm in a container that was started without `--shm-size`."""
 
@@ -44,11 +44,20 @@ def _open_files(settings: Settings) -> Check:
     """The limit of open files; the coordinator raises its own to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    limits = f"soft limit {soft}, hard limit {hard}"
+    raising = "raise it: ulimit -Hn 65536 (as root), or LimitNOFILE="
+    if not extras.installed("uvicorn"):  # a host of workers
+        if most < FEW_FILES:
+            return fix("open files", f"{limits}, too few for data and checkpoints", raising)
+        return ok("open files", limits)
+    # Imported here: a host of workers has no libraries of a coordinator.
+    from strata.coordinator.connection_capacity import capacity
+
     workers = capacity(settings.max_workers, most).workers
     if workers < FEW_WORKERS:
         found = f"the hard limit is {hard}, enough for {workers} workers"
-        return fix("open files", found, "raise it: ulimit -Hn 65536 (as root), or LimitNOFILE=")
-    return ok("open files", f"soft limit {soft}, hard limit {hard}: up to {workers:,} workers")
+        return fix("open files", found, raising)
+    return ok("open files", f"{limits}: up to {workers:,} workers")
 
 
 def _file_size() -> Check:

@@ -11,13 +11,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strata import extras
 from strata.cli.support.doctor.check_result import Check, fix, ok, unchecked
 from strata.config import Settings
 from strata.errors import NotFound, PermissionDenied, StrataError
-from strata.storage.s3 import S3Storage
+
+if TYPE_CHECKING:
+    from strata.storage.s3 import S3Storage
 
 FOLDER = "strata-doctor"
 DISK_BYTES = 64 * 2**20
@@ -51,6 +55,10 @@ def bucket_checks(url: str, settings: Settings) -> list[Check]:
     if not bucket:
         return [fix("bucket", "storage_backend is s3, but no bucket is set", "checkpoint_bucket")]
     try:
+        extras.check("obstore")
+        # Imported here: it needs an extra.
+        from strata.storage.s3 import S3Storage
+
         storage = S3Storage(
             bucket,
             prefix.strip("/"),
@@ -67,7 +75,7 @@ def bucket_checks(url: str, settings: Settings) -> list[Check]:
         storage.close()
 
 
-def _permissions(storage: S3Storage, bucket: str) -> Iterator[Check]:
+def _permissions(storage: "S3Storage", bucket: str) -> Iterator[Check]:
     """One check for each permission; one alone if the bucket cannot be reached."""
     name = f"{FOLDER}/{socket.gethostname()}"
     operations: dict[str, Callable[[], object]] = {

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-EXTRAS = {"torch": "torch", "jax": "jax", "duckdb": "timeline", "ray": "ray"}
-"""Packages that an extra of this distribution installs."""
+from strata import extras
 
 
 class Place(NamedTuple):
@@ -54,7 +53,8 @@ def missing_module(failure: Failure) -> str:
         )
     if not place.python:
         return f"install {name} in the Python environment of the agents (strata hosts lists them)"
-    library = f"'strata-runtime[{EXTRAS[name]}]'" if name in EXTRAS else name
+    extra = next((each.name for each in extras.EXTRAS if name in each.modules), "")
+    library = f"'strata-runtime[{extra}]'" if extra else name
     install = f"{place.python} -m pip install {library}"
     if place.environment and not place.python.startswith(f"{place.environment}/"):
         return (

@@ -165,6 +165,24 @@ def test_wrong_value_error_names_field_value_and_expected_type(environ, parts):
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
+def test_error_in_the_file_names_its_line(toml):
+    text = "# settings\ngrpc_port = 1\n\n[run]\nworkers = 2\n"
+    with pytest.raises(
+        SettingError, match=r"unknown setting 'keep_cuont' in .*strata\.toml, line 3"
+    ):
+        load({}, {}, toml("# settings\n\nkeep_cuont = 3\n"))
+    with pytest.raises(SettingError, match=r"grpc_port is '1' in .*strata\.toml, line 2"):
+        load({}, {}, toml(text.replace("= 1", "= '1'")))
+    with pytest.raises(
+        SettingError, match=r"unknown setting 'runs' in .*strata\.toml, line 4"
+    ) as error:
+        load({}, {}, toml(text.replace("[run]", "[runs]")))
+    assert error.value.hint
+    assert load({}, {}, toml(text)).grpc_port == 1, "the table [run] is no setting"
+    with pytest.raises(SettingError, match=r"run is not a table in .*line 1"):
+        load({}, {}, toml("run = 2\n"))
+
+
 def test_values_in_the_file_must_have_the_right_type(toml):
     with pytest.raises(SettingError, match=r"grpc_port is '1' in .*strata\.toml"):
         load({}, {}, toml('grpc_port = "1"'))

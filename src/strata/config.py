@@ -8,10 +8,8 @@ is an error that suggests the closest known one, because a misspelt setting that
 costs a run.
 """
 
-import difflib
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +21,7 @@ from strata.alert_options import AlertOptions
 from strata.core.rule_settings import DEFAULT_RULES, DEFAULT_TIMEOUTS, HEARTBEAT_INTERVAL_S
 from strata.errors import SettingError
 from strata.setting_types import Count, Days, Index, Port, Seconds
+from strata.settings_file import read_settings_file, refuse_unknown
 
 DEFAULT_FILE = Path("strata.toml")
 VARIABLES_FILE = Path(".env")
@@ -379,18 +378,13 @@ def use_interface(name: str) -> None:
 
 
 def from_file(file: Path) -> dict[str, object]:
-    try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(
-            f"cannot read {file}: {error.strerror}", hint="check its name and permissions"
-        ) from error
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise SettingError(
-            f"{file} is not valid TOML: {error}", hint="correct that line: name = value"
-        ) from error
-    refuse_unknown(values, FIELDS, str(file))
-    return {name: checked(name, value, f"in {file}") for name, value in values.items()}
+    parsed = read_settings_file(file)
+    for name in parsed.settings:
+        refuse_unknown([name], FIELDS, parsed.place(name))
+    return {
+        name: checked(name, value, f"in {parsed.place(name)}")
+        for name, value in parsed.settings.items()
+    }
 
 
 def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
@@ -413,16 +407,6 @@ def from_flags(flags: Mapping[str, object]) -> dict[str, object]:
         for name, value in flags.items()
         if value is not None
     }
-
-
-def refuse_unknown(names: Iterable[str], known: Iterable[str], source: str) -> None:
-    candidates = sorted(known)
-    for name in names:
-        if name not in candidates:
-            (closest,) = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
-            raise SettingError(
-                f"unknown setting {name!r} in {source}", hint=f"did you mean {closest}?"
-            )
 
 
 def checked(name: str, value: object, source: str, *, strict: bool = True) -> object:

@@ -89,7 +89,19 @@ class VerbGroup(TyperGroup):
         rest = with_values(rest)
         info = CommandInfo(name=name, callback=load_verb(name.replace("-", "_")))
         verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+        if name == "run" and not ctx.resilient_parsing:
+            ctx.default_map = {name: defaults_of(verb)}
         return name, verb, rest
+
+
+def defaults_of(verb: Any) -> dict[str, Any]:
+    """The defaults of the options of `strata run` that `strata.toml` has."""
+    # Imported here: no other verb reads this table.
+    from strata.config import DEFAULT_FILE
+    from strata.settings_file import run_defaults
+
+    options = [each.name for each in verb.params if each.param_type_name == "option"]
+    return run_defaults(DEFAULT_FILE, options) if DEFAULT_FILE.exists() else {}
 
 
 def build_app() -> typer.Typer:

@@ -285,9 +285,9 @@ def request(
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given, on the command line or otherwise, and is not its default."""
+    """Whether an option was given; defaults, also those of `strata.toml`, apply to new tasks."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 
 
 def task_options(verb: Callable[..., None]) -> Callable[..., None]:

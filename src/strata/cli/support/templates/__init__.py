@@ -1,0 +1,1 @@
+"""Texts of the scripts and settings that `strata init` writes."""

@@ -71,13 +71,15 @@ golden: $(VENV)/test.stamp
 
 # Programs that tests run and pip does not have: installed once, where that is allowed and none of
 # them is started; elsewhere the tests that need one fail and say what to install.
-PROGRAMS := prometheus chromium npm
+PROGRAMS := prometheus chromium npm postgresql
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 APT := $(ROOT) env SYSTEMD_OFFLINE=1 RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq
 
 $(VENV)/system.stamp: Makefile
 	@mkdir -p $(VENV)
-	@missing=$$(for program in $(PROGRAMS); do command -v $$program >/dev/null || echo $$program; done); \
+	@missing=$$(for program in $(PROGRAMS); do \
+		command -v $$program || ls /usr/lib/$$program/*/bin/initdb || echo $$program >&3; \
+		done 3>&1 >/dev/null 2>&1); \
 	if test -z "$$missing" || \
 		{ $(APT) update && $(APT) install --yes --no-install-recommends $$missing; } >/dev/null 2>&1; \
 	then touch $@; else echo "apt-get could not install:" $$missing; fi

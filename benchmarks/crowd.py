@@ -14,7 +14,7 @@ from common import cpu_timed, spread
 
 from strata.coordinator.engine.engine import MAX_TURN
 from strata.coordinator.engine.kernel import Kernel
-from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
+from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages, secret_in
 from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint
 from strata.core.cluster import CODEC
@@ -259,7 +259,7 @@ def bench_standings(workers: int) -> dict[str, object]:
     assert crowd.task.recovery.source == "peer"
     took = []
     with tempfile.TemporaryDirectory() as folder:
-        tokens = PeerTokens(Path(folder) / "secret")
+        tokens = PeerTokens(secret_in(Path(folder) / "secret"))
         for _ in range(ROUNDS):
             messages = StandingMessages(tokens)  # a new one knows no position yet
             took.append(

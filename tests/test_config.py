@@ -75,6 +75,7 @@ def test_every_setting_can_be_set_by_environment(name):
         "alert_checkpoint_failures": "3",
         "log_format": "json",
         "demo_mode": "true",
+        "lease_s": "30",
         "archive_runs": "false",
         "continue_ended": "true",
         "aws_instance_role": "true",

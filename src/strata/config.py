@@ -28,7 +28,7 @@ VARIABLES_FILE = Path(".env")
 PREFIX = "STRATA_"
 SECRETS = frozenset(
     {"aws_secret_access_key", "aws_session_token", "token"}
-    | {"alert_webhook", "alert_smtp_password"}
+    | {"alert_webhook", "alert_smtp_password", "store"}
 )
 
 
@@ -47,6 +47,12 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     tls_key: str = ""
     page_origin: str = ""
     page_api_url: str = ""
+
+    """Store of the facts: a file in the data folder (default), or a PostgreSQL database that
+    several coordinators share, postgresql://USER:PASSWORD@HOST:PORT/DATABASE. One of them leads;
+    when it is cut off from the database, another one takes over after at most `lease_s`."""
+    store: str = ""
+    lease_s: Annotated[float, Meta(ge=1, le=3600)] = 10.0
 
     """Data folder, and number of facts between two snapshots of the state (shorter restarts)."""
     data_dir: str = "./strata-data"

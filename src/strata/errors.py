@@ -14,6 +14,7 @@
     │   └── TaskEnded        the task is completed or stopped and needs no more workers
     ├── Overloaded           a queue is full; try again after `retry_after_s`
     ├── Unavailable          the other side is unreachable or starting
+    │   └── NotLeading       another coordinator leads, or took over
     ├── DeadlineExceeded     it took longer than allowed
     ├── Corrupt              stored data is damaged
     └── UnknownKind          a log written by a newer version
@@ -95,6 +96,10 @@ class Unavailable(StrataError):
     code = "unavailable"
 
 
+class NotLeading(Unavailable):
+    code = "not_leading"
+
+
 class DeadlineExceeded(StrataError):
     code = "deadline_exceeded"
 
@@ -129,6 +134,7 @@ STATUS: dict[type[StrataError], ErrorStatus] = {
     TaskEnded: ErrorStatus(409, "FAILED_PRECONDITION"),
     Overloaded: ErrorStatus(429, "RESOURCE_EXHAUSTED"),
     Unavailable: ErrorStatus(503, "UNAVAILABLE"),
+    NotLeading: ErrorStatus(503, "UNAVAILABLE"),
     DeadlineExceeded: ErrorStatus(504, "DEADLINE_EXCEEDED"),
     Corrupt: ErrorStatus(500, "DATA_LOSS"),
     UnknownKind: ErrorStatus(500, "UNIMPLEMENTED"),

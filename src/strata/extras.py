@@ -29,6 +29,7 @@ EXTRAS = (
         "data", "reading Parquet, Arrow, compressed files and images", frozenset({"PIL", "pyarrow"})
     ),
     Extra("s3", "storage on S3", frozenset({"obstore"})),
+    Extra("postgres", "a store in PostgreSQL", frozenset({"psycopg"})),
     Extra("timeline", "SQL over recorded runs", frozenset({"duckdb"})),
     Extra("otlp", "an export to OpenTelemetry", frozenset({"opentelemetry"})),
     Extra("wandb", "an export to W&B", frozenset({"wandb"})),

@@ -9,6 +9,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace the content of a file atomically; it is on disk when the call returns."""
@@ -25,6 +27,17 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
             draft.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def filesystem_of(path: Path) -> str:
+    """The kind of the file system that holds a path, such as ext4 or nfs4; empty if not known."""
+    there = str(path.absolute())
+    mounts = [
+        (mount.mountpoint, mount.fstype)
+        for mount in psutil.disk_partitions(all=True)
+        if f"{there}/".startswith(f"{mount.mountpoint.rstrip('/')}/")
+    ]
+    return max(mounts, key=lambda mount: len(mount[0]), default=("", ""))[1]
 
 
 def sync_folder(folder: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from strata.coordinator.archive import log_upkeep
 from strata.coordinator.archive.log_upkeep import compacting
 from strata.errors import Unavailable
-from strata.store.sqlite import SqliteStore, segment_plan
+from strata.store.sql import segment_plan
+from strata.store.sqlite import SqliteStore
 from tests.store.kinds import CODEC, events, fill
 
 

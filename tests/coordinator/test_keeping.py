@@ -209,10 +209,10 @@ import os, signal, sys
 from strata.cli import main
 from strata.coordinator.archive import run_archiver, run_retention
 from strata.storage.folder import LocalStorage
-from strata.store.sqlite import sqlite_store
+from strata.store.sql import sql_store
 
 run_archiver.LOOK_S = run_archiver.KEEPING_S = 0.05
-sqlite_store.RELEASED_ROWS = 20
+sql_store.RELEASED_ROWS = 20
 
 def dies_at(owner, name, call):
     original, left = getattr(owner, name), [call]
@@ -224,8 +224,8 @@ def dies_at(owner, name, call):
     setattr(owner, name, dying)
 
 points = {
-    "released": (sqlite_store.SqliteStore, "release"),
-    "remembered": (sqlite_store.SqliteStore, "_remember"),
+    "released": (sql_store.SqlStore, "release"),
+    "remembered": (sql_store.SqlStore, "_remember"),
     "removed": (run_retention.RunRetention, "_remove"),
     "deleted": (LocalStorage, "delete"),
 }

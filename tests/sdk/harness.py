@@ -112,7 +112,7 @@ class Trainee:
             self.process.stdout.close()
 
 
-def _listening(port: int) -> bool:
+def listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -120,8 +120,9 @@ def _listening(port: int) -> bool:
 class CoordinatorProcess:
     """`strata up` on fixed ports, so that it can be killed and started again."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, *flags: str, **settings: object) -> None:
         self.folder = folder
+        self.flags = flags
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = {f"STRATA_{name.upper()}": str(value) for name, value in settings.items()}
@@ -134,7 +135,7 @@ class CoordinatorProcess:
         self.http_port = free_port()
         ports = ["--grpc-port", str(self.port), "--http-port", str(self.http_port)]
         self.process = subprocess.Popen(
-            [*command, *ports, "--data-dir", str(self.folder / "data")],
+            [*command, *ports, "--data-dir", str(self.folder / "data"), *self.flags],
             stdout=self.log,
             stderr=self.log,
             env=clean_environment(**self.settings),
@@ -144,7 +145,7 @@ class CoordinatorProcess:
     def _listens(self) -> bool:
         if self.process.poll() is not None:
             pytest.fail(f"it ended: {(self.folder / 'coordinator.log').read_text()[-2000:]}")
-        return _listening(self.port) and _listening(self.http_port)
+        return listening(self.port) and listening(self.http_port)
 
     def stop_task(self, task: str) -> None:
         url = f"http://127.0.0.1:{self.http_port}/api/tasks/{task}/stop"

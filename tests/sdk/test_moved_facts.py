@@ -11,7 +11,7 @@ from strata.cli import build_app
 from strata.coordinator.archive import log_upkeep, run_archiver
 from strata.coordinator.archive.damaged_log import damage_of
 from strata.core.record.record_retention import FactsMoved
-from strata.store.sqlite import segment_plan
+from strata.store.sql import segment_plan
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until

@@ -6,18 +6,36 @@ from pathlib import Path
 import pytest
 
 from strata.store.memory_store import MemoryStore
-from strata.store.sqlite import SqliteStore, segment_plan
+from strata.store.postgres import PostgresStore
+from strata.store.sql import segment_plan
+from strata.store.sqlite import SqliteStore
+from tests.postgres_server import serving
 from tests.store.kinds import CODEC
 
-STORES = {
-    "memory": lambda folder: MemoryStore(CODEC),
-    "sqlite": lambda folder: SqliteStore(folder / "log.db", CODEC),
-}
+STORES = ("memory", "postgres", "sqlite")
 
 
-@pytest.fixture(params=sorted(STORES))
-def store(request, tmp_path):
-    with STORES[request.param](tmp_path) as opened:
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(params=STORES)
+def new_store(request, tmp_path):
+    """A function that opens a store of each kind; a second call opens the same one again."""
+    if request.param == "memory":
+        return lambda: MemoryStore(CODEC)
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "log.db", CODEC)
+    url = request.getfixturevalue("postgres").empty()
+    return lambda: PostgresStore(url, CODEC)
+
+
+@pytest.fixture
+def store(new_store):
+    with new_store() as opened:
         yield opened
 
 

@@ -178,12 +178,13 @@ def test_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
 
 RELEASING = """
 import sys
-from strata.store.sqlite import SqliteStore, sqlite_store
+from strata.store.sql import sql_store
+from strata.store.sqlite import SqliteStore
 from tests.store.kinds import CODEC
-sqlite_store.RELEASED_ROWS = 2
+sql_store.RELEASED_ROWS = 2
 released = SqliteStore._remember
-def told(self, node, incarnation, gone):
-    released(self, node, incarnation, gone)
+def told(self, change, node, incarnation, gone):
+    released(self, change, node, incarnation, gone)
     print(gone[-1][1], flush=True)
 SqliteStore._remember = told
 with SqliteStore(sys.argv[1], CODEC) as log:

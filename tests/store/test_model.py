@@ -14,7 +14,8 @@ from strata.errors import StrataError
 from strata.store.event_batches import pack, unpack
 from strata.store.event_store import FOREVER_NS, NEVER_NS, Snapshot, Window
 from strata.store.memory_store import MemoryStore
-from strata.store.sqlite import SqliteStore, segment_plan
+from strata.store.sql import segment_plan
+from strata.store.sqlite import SqliteStore
 from tests.store.kinds import CODEC, contents, event
 
 WALLS = st.integers(0, 60)

@@ -15,7 +15,8 @@ import pytest
 
 from strata.errors import Conflict, Corrupt, NotFound, Unavailable, UnknownKind
 from strata.store.event_store import NEVER_NS, Window
-from strata.store.sqlite import SqliteReader, SqliteStore, table_rows
+from strata.store.sql import table_rows
+from strata.store.sqlite import SqliteReader, SqliteStore
 from tests.store.kinds import CODEC, batch, contents, event, events, fill
 
 ROOT = Path(__file__).parents[2]

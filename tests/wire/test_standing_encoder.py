@@ -3,7 +3,7 @@ after a change."""
 
 import pytest
 
-from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
+from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages, secret_in
 from strata.core.barriers.agreements import LeaveLoop
 from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.state import DatasetSpec
@@ -146,7 +146,7 @@ def received(messages, world, worker):
 
 
 def test_standing_is_encoded_again_after_a_change(tmp_path):
-    messages = StandingMessages(PeerTokens(tmp_path / "secret"))
+    messages = StandingMessages(PeerTokens(secret_in(tmp_path / "secret")))
     world, _ = training()
     before = received(messages, world, "a")
     world.peers["c"].lost()
@@ -158,7 +158,7 @@ def test_standing_is_encoded_again_after_a_change(tmp_path):
 
 def test_standing_is_encoded_again_after_reloading_the_state(tmp_path):
     """A turn that could not be stored is decided again, maybe differently at the same position."""
-    messages = StandingMessages(PeerTokens(tmp_path / "secret"))
+    messages = StandingMessages(PeerTokens(secret_in(tmp_path / "secret")))
     world, task = training()
     reloaded = world.replay()
     world.train(task, 20)

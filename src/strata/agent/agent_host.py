@@ -17,7 +17,7 @@ from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.config import Settings
 from strata.sdk.record.gpu_cards import shares, visible_cards
 from strata.sdk.session import owner_watch
-from strata.sdk.session.channel import parse_address
+from strata.sdk.session.channel import parse_addresses
 from strata.wire.v1 import coordinator_pb2 as pb
 
 FLUSH_S = 5.0
@@ -43,7 +43,7 @@ async def hosting(
     with held(folder):
         cards = shares(visible_cards(), slots)
         templates = Templates(settings.warm_starts_after_s) if settings.warm_starts else None
-        target = parse_address(settings.coordinator_addr).target
+        target = parse_addresses(settings.coordinator_addr)[0].target
         gate = SelfTestGate(target, folder) if settings.self_test else None
         supervisor = WorkerSupervisor(folder, worker_environment(settings), cards, templates, gate)
         supervisor.open()

@@ -6,6 +6,7 @@ until they are acknowledged.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from pathlib import Path
@@ -32,7 +33,7 @@ from strata.sdk.session.channel import (
     Address,
     delays_s,
     error_of,
-    parse_address,
+    parse_addresses,
 )
 from strata.wire.certificates import date_problem
 from strata.wire.grpc_library import aio, grpc
@@ -56,7 +57,8 @@ class CoordinatorLink:
         self.attached = asyncio.Event()
         self._supervisor = supervisor
         self._hello = hello
-        self._address = parse_address(settings.coordinator_addr)
+        self._addresses = parse_addresses(settings.coordinator_addr)
+        self._address = self._addresses[0]
         self._settings = settings
         self._news = asyncio.Event()
         self._sent_exits: set[Start] = set()
@@ -68,19 +70,20 @@ class CoordinatorLink:
     async def run(self) -> None:
         """Keep the session open; raises only errors that a retry cannot fix."""
         delays, logged_code = delays_s(), ""
-        async with channel_to(self._address, self._settings) as channel:
-            while True:
+        for address in itertools.cycle(self._addresses):
+            self._address = address
+            async with channel_to(self._address, self._settings) as channel:
                 error = await self._converse(channel)
-                if isinstance(error, PERMANENT):
-                    raise error
-                if self.attached.is_set():
-                    self.attached.clear()
-                    delays, logged_code = delays_s(), ""
-                    log.info("the session with the coordinator ended: %s", error)
-                elif error.code != logged_code:
-                    logged_code = error.code
-                    log.warning("cannot connect to the coordinator yet, retrying: %s", error)
-                await asyncio.sleep(next(delays))
+            if isinstance(error, PERMANENT):
+                raise error
+            if self.attached.is_set():
+                self.attached.clear()
+                delays, logged_code = delays_s(), ""
+                log.info("the session with the coordinator ended: %s", error)
+            elif error.code != logged_code:
+                logged_code = error.code
+                log.warning("cannot connect to the coordinator yet, retrying: %s", error)
+            await asyncio.sleep(next(delays))
 
     async def _converse(self, channel: aio.Channel) -> StrataError:
         """Run one connection; returns why it ended."""

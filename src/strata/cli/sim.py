@@ -20,7 +20,7 @@ from strata.sim.sim_report import Report, command_of, report
 from strata.sim.simulation import Scenario, Simulation, steps_for
 from strata.sim.virtual_time import SECOND_NS
 from strata.store.sqlite import SqliteStore
-from strata.timeline.archive.run_lookup import LOG
+from strata.timeline.archive.segmented_log import LOG
 
 Faults = Annotated[str, typer.Option(help="Faults to inject: all, none, or comma-separated names.")]
 LossPolicy = Annotated[

@@ -16,7 +16,8 @@ from strata.cli.support.safe_console import SafeConsole
 from strata.config import Settings, load_process
 from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
-from strata.errors import NotFound
+from strata.errors import Conflict, NotFound, NotLeading, SettingError
+from strata.files import filesystem_of
 from strata.logsetup import configure, printable
 
 YOUNG_OBJECTS = 50_000
@@ -26,6 +27,15 @@ Salvage = Annotated[
     bool,
     typer.Option("--salvage", help="If the log is damaged, continue with its readable part."),
 ]
+
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Wait while another coordinator leads, then take over."),
+]
+
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "afs"}
+)
 
 
 def up(
@@ -67,16 +77,22 @@ def up(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
     salvage: Salvage = False,
+    standby: Standby = False,
 ) -> None:
     """Start the coordinator and serve until SIGTERM or Ctrl-C.
 
     With a damaged log it does not start, unless --salvage is given: then the damaged file moves to
     `damaged` in the data folder, its readable part is used, and what is lost is printed and
     recorded.
+
+    With --standby it waits while another coordinator of the same data folder leads, answers
+    questions meanwhile, and takes over when that one ends. Coordinators that share a PostgreSQL
+    database (setting `store`) always do so.
     """
     given = locals()
-    flags = {name: given[name] for name in given if name not in ("config", "salvage")}
+    flags = {name: given[name] for name in given if name not in ("config", "salvage", "standby")}
     settings = with_token(load_process(flags, config))
+    require_shared(settings, standby)
     if settings.demo_mode:
         # Imported here: only needed for a demo.
         from strata.cli.demo import serve_demo
@@ -86,7 +102,7 @@ def up(
     if salvage:
         salvage_damage(Path(settings.data_dir))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_until_signal(settings))
+        runner.run(serve_until_signal(settings, standby=standby or bool(settings.store)))
 
 
 def salvage_damage(folder: Path) -> None:
@@ -108,10 +124,23 @@ def salvage_damage(folder: Path) -> None:
     print_report(console, salvage_in_place(folder))
 
 
-async def serve_until_signal(settings: Settings) -> None:
-    """Run the coordinator until SIGTERM or Ctrl-C."""
+async def serve_until_signal(settings: Settings, standby: bool) -> None:
+    """Run the coordinator until SIGTERM or Ctrl-C, as a standby while another one leads."""
     console = SafeConsole(stderr=True, markup=False)
     signalled = asyncio.create_task(until_signal())
+    while not signalled.done():
+        try:
+            await lead(settings, console, signalled)
+        except (NotLeading, Conflict) as error:
+            if not standby:
+                raise
+            console.print(f"not leading: {error}", style="dim", soft_wrap=True)
+            await stand_by(settings, console, signalled)
+    console.print("stopping", style="dim")
+
+
+async def lead(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:
+    """Lead until the signal; raises `NotLeading` when another coordinator leads or took over."""
     async with running(settings, __version__) as coordinator:
         # Imported here: a coordinator in a new folder needs no agent.
         from strata.launch.local_cluster import lose_embedded_agent
@@ -120,9 +149,37 @@ async def serve_until_signal(settings: Settings) -> None:
         freeze_garbage_collection()
         announce(console, settings, coordinator)
         ended = asyncio.create_task(coordinator.engine.ended())
-        await asyncio.wait([signalled, ended], return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        console.print("stopping", style="dim")
+        deposed = asyncio.create_task(coordinator.until_deposed())
+        await asyncio.wait([signalled, ended, deposed], return_when=asyncio.FIRST_COMPLETED)
+        if deposed.done():
+            raise NotLeading("another coordinator may lead: the lease of this one has ended")
+        deposed.cancel()
+
+
+async def stand_by(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:
+    """Follow the leader until nobody leads, or until the signal."""
+    # Imported here: only a standby needs it.
+    from strata.coordinator.standby_server import standing_by
+
+    async with standing_by(settings, __version__) as following:
+        console.print(Text.assemble(("strata", "bold"), f" standby of {following.leader}"))
+        console.print(f"  dashboard  {following.http_url}", soft_wrap=True)
+        vacant = asyncio.create_task(following.until_vacant())
+        await asyncio.wait([signalled, vacant], return_when=asyncio.FIRST_COMPLETED)
+        vacant.cancel()
+
+
+def require_shared(settings: Settings, standby: bool) -> None:
+    """Refuse a standby where it could not read what the leader writes."""
+    if not standby or settings.store:
+        return
+    kind = filesystem_of(Path(settings.data_dir))
+    if kind in NETWORK_FILESYSTEMS or kind.startswith("fuse"):
+        raise SettingError(
+            f"{settings.data_dir} is on {kind}: SQLite's write-ahead log cannot be shared by "
+            "machines, so a standby there could read wrong facts",
+            hint="share a PostgreSQL database instead: STRATA_STORE=postgresql://...",
+        )
 
 
 async def until_signal() -> None:

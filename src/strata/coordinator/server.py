@@ -5,12 +5,18 @@ calls, then the queued requests, then the files. If a port, the data folder or a
 be used, the start fails with one error and nothing stays running.
 """
 
+import asyncio
 import hmac
 import logging
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +28,7 @@ from strata.coordinator.archive.log_upkeep import compacting
 from strata.coordinator.archive.run_archiver import Archiver
 from strata.coordinator.checkpoint_files import CheckpointPlaces, Sealing
 from strata.coordinator.connection_capacity import Capacity, capacity, shortage, wanted_files
+from strata.coordinator.coordinator_store import open_store
 from strata.coordinator.engine.clock import read_clock
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.kernel import Kernel
@@ -39,15 +46,10 @@ from strata.coordinator.rest.views.past_state import PastReader
 from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
-from strata.coordinator.sessions.standing_messages import PeerTokens
-from strata.coordinator.sessions.task_environments import Vault
 from strata.coordinator.sessions.unary_calls import SERVICE, UnaryCalls, status_of
 from strata.coordinator.sessions.worker_sessions import WorkerSessions
-from strata.core.cluster import CODEC
 from strata.core.rule_settings import Rules, Timeouts
 from strata.errors import SettingError, Unauthenticated
-from strata.store.sqlite import SqliteStore
-from strata.timeline.archive.moved_facts import fetching
 from strata.wire.certificates import date_problem
 from strata.wire.grpc.connection_budget import raise_limit
 from strata.wire.grpc.grpc_server import GrpcServer
@@ -57,6 +59,7 @@ from strata.wire.grpc.reflection_service import serve_reflection
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
+LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,12 @@ class Running:
     http_url: str
     token: str
     sealing: Sealing
+    leads: Callable[[], bool]
+
+    async def until_deposed(self) -> None:
+        """Wait until another coordinator may lead, which never happens with a store of its own."""
+        while self.leads():
+            await asyncio.sleep(LOOK_S)
 
 
 def with_token(settings: Settings) -> Settings:
@@ -84,27 +93,24 @@ def with_token(settings: Settings) -> Settings:
 async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     """Run a coordinator while the context is open."""
     tls = tls_context(settings)
-    folder = data_folder(settings)
     room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
     with (
-        SqliteStore(folder / "log.db", CODEC, fetching(settings)) as store,
-        log_store(folder / "logs", settings.log_max_bytes) as logs,
+        open_store(settings) as own,
+        log_store(Path(settings.data_dir) / "logs", settings.log_max_bytes) as logs,
     ):
-        kernel = Kernel(store, read_clock, timeouts_of(settings), settings.snapshot_every_facts)
+        kernel = Kernel(own.store, read_clock, timeouts_of(settings), settings.snapshot_every_facts)
         started = kernel.start(secrets.token_hex(4), release, rules_of(settings))
         engine = Engine(kernel, settings.inbox_limit)
         engine.follow(log_facts)
-        vault = Vault(folder / "vault")
-        vault.sweep(kernel.state)
+        own.vault.sweep(kernel.state)
         heartbeats = Heartbeats()
         barriers = BarrierWaiters(engine)
         metrics = Metrics(engine, heartbeats)
         alerts = Alerts(engine, heartbeats, settings)
-        lines, intakes = LineIntake(logs), Intakes(store, alerts.read_losses)
-        tokens = PeerTokens(folder / "peers.secret")
-        sessions = WorkerSessions(engine, heartbeats, barriers, metrics, lines, intakes, tokens)
+        lines, intakes = LineIntake(logs), Intakes(own.store, alerts.read_losses)
+        sessions = WorkerSessions(engine, heartbeats, barriers, metrics, lines, intakes, own.tokens)
         agents = AgentSessions(
-            engine, heartbeats, lines, intakes, vault, metrics, settings, sessions.backlog
+            engine, heartbeats, lines, intakes, own.vault, metrics, settings, sessions.backlog
         )
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
@@ -123,7 +129,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 heartbeats=heartbeats,
                 logs=logs,
                 metrics=metrics,
-                vault=vault,
+                vault=own.vault,
                 places=places,
                 previews=sessions.previews,
                 watched=sessions.watched,
@@ -133,17 +139,27 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 agent_connected=agents.open.__contains__,
                 alerts=alerts.delivery,
             )
-            archiving = (
-                Archiver(engine, settings).working() if settings.archive_runs else nullcontext()
-            )
             joining = compacting(engine.kernel.store)
             past = PastReader(engine, settings)
             serving_http = http_serving(api, settings, room.http, past)
-            async with archiving, joining, alerts.working(past.ask), serving_http as http_url:
+            keeping = archiving(engine, settings)
+            async with keeping, joining, alerts.working(past.ask), serving_http as http_url:
                 log_facts(started.events)
-                yield Running(
-                    engine, sessions, metrics, grpc_port, http_url, settings.token, sealing
-                )
+                ports = (grpc_port, http_url, settings.token)
+                yield Running(engine, sessions, metrics, *ports, sealing, own.store.leads)
+
+
+def archiving(engine: Engine, settings: Settings) -> AbstractAsyncContextManager[None]:
+    """Archive finished runs while the context is open, if the settings say so.
+
+    The data folder of one coordinator is no place for what a shared store has.
+    """
+    if not settings.archive_runs:
+        return nullcontext()
+    if settings.store and not settings.archive_to:
+        log.info("finished runs stay in the store: set archive_to to a place that all can reach")
+        return nullcontext()
+    return Archiver(engine, settings).working()
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -244,19 +260,6 @@ def log_store(path: Path, max_bytes: int) -> Iterator[LogStore]:
     finally:
         logging.getLogger("strata").removeHandler(handler)
         store.close()
-
-
-def data_folder(settings: Settings) -> Path:
-    """The data folder, created if missing."""
-    folder = Path(settings.data_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingError(
-            f"the data folder {folder} cannot be used: {error.strerror}",
-            hint="choose another folder with --data-dir, or correct its permissions",
-        ) from error
-    return folder
 
 
 def timeouts_of(settings: Settings) -> Timeouts:

@@ -27,7 +27,7 @@ from strata.errors import DeadlineExceeded
 from strata.sdk.interrupts import GenerationChanged, StopRequested
 from strata.sdk.record.gpu_cards import seen_as, visible_cards
 from strata.sdk.run import Run, join
-from strata.sdk.session.channel import own_host, parse_address
+from strata.sdk.session.channel import own_host, parse_addresses
 from strata.sdk.session.registration import settings_for
 
 POLL_S = 0.02
@@ -52,7 +52,7 @@ class Seat(Struct, frozen=True):
 def main() -> None:
     """Join, and run the script until it succeeds or this worker is lost."""
     command = [sys.executable, *sys.argv[1:]]
-    coordinator = parse_address(settings_for().coordinator_addr)
+    coordinator = parse_addresses(settings_for().coordinator_addr)[0]
     host = own_host(coordinator.host, coordinator.port)
     code = STOPPED_CODE
     with join() as run:

@@ -31,7 +31,7 @@ from strata.coordinator.metrics.coordinator_metrics import Metrics
 from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
-from strata.coordinator.sessions.standing_messages import PeerTokens
+from strata.coordinator.sessions.standing_messages import PeerTokens, secret_in
 from strata.coordinator.sessions.task_environments import Vault
 from strata.coordinator.sessions.unary_calls import SERVICE, UnaryCalls, status_of
 from strata.coordinator.sessions.worker_sessions import WorkerSessions
@@ -84,7 +84,7 @@ class Life:
         barriers = BarrierWaiters(engine)
         metrics = Metrics(engine, heartbeats)
         lines, intakes = LineIntake(SimLogs()), Intakes(kernel.store)
-        tokens = PeerTokens(folder / "peers.secret")
+        tokens = PeerTokens(secret_in(folder / "peers.secret"))
         self.sessions = WorkerSessions(
             engine, heartbeats, barriers, metrics, lines, intakes, tokens
         )

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 Url = Annotated[
     str | None,
     typer.Option(
-        help="URL of the coordinator's REST API; default: from the settings.", show_default=False
+        help="URL of the coordinator's REST API (several: separated by commas); "
+        "default: from the settings.",
+        show_default=False,
     ),
 ]
 CoordinatorAddress = Annotated[
@@ -21,7 +23,8 @@ CoordinatorAddress = Annotated[
     typer.Option(
         "--coordinator",
         metavar="HOST:PORT",
-        help="gRPC address of the coordinator, such as HOST:50051; default: COORDINATOR_ADDR.",
+        help="gRPC address of the coordinator, such as HOST:50051 (several: separated by commas); "
+        "default: COORDINATOR_ADDR.",
         show_default=False,
     ),
 ]

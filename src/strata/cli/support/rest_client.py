@@ -25,6 +25,7 @@ from strata.errors import (
     STATUS,
     DeadlineExceeded,
     InvalidArgument,
+    NotLeading,
     StrataError,
     Unauthenticated,
     Unavailable,
@@ -47,6 +48,10 @@ Wanted = TypeVar("Wanted")
 Param = str | int | list[str] | None
 
 
+class Unreachable(Unavailable):
+    """Nothing listens at the address of a coordinator: the request was not sent."""
+
+
 class Answer(Struct, frozen=True):
     """A response with values of its headers; `now_ms` is the coordinator's time."""
 
@@ -65,9 +70,19 @@ class Listing(Struct, frozen=True):
 
 
 class Api:
-    """REST client for one coordinator; each request uses its own connection."""
+    """REST client for a coordinator; each request uses its own connection.
+
+    Of several URLs, separated by commas, the one that answered last is in use. A coordinator that
+    does not answer, or refuses because it does not lead, is left for the next one.
+    """
 
     def __init__(self, url: str, token: str = "", certificate: str = "") -> None:
+        self._urls = [part.strip() for part in url.split(",") if part.strip()] or [url]
+        self._given_token = token
+        self.certificate = certificate
+        self._use(self._urls[0])
+
+    def _use(self, url: str) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             self.host, port = parts.hostname or "", parts.port
@@ -82,8 +97,7 @@ class Api:
         self.port = port or (443 if self.secure else 80)
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         # The dashboard URL that `strata up` prints contains the token.
-        self.token = parse_qs(parts.query).get("token", [token])[0]
-        self.certificate = certificate
+        self.token = parse_qs(parts.query).get("token", [self._given_token])[0]
 
     def get(self, path: str, **params: Param) -> Answer:
         """Send a GET request; empty parameters are omitted."""
@@ -152,6 +166,23 @@ class Api:
         method: str = "GET",
     ) -> http.client.HTTPResponse:
         """Send a request and return the open response; raises if the status is an error."""
+        for _ in self._urls[1:]:
+            try:
+                return self._open(path, params, last_id, timeout_s, body, method)
+            except (NotLeading, Unreachable):
+                self._urls.append(self._urls.pop(0))
+                self._use(self._urls[0])
+        return self._open(path, params, last_id, timeout_s, body, method)
+
+    def _open(
+        self,
+        path: str,
+        params: dict[str, Param],
+        last_id: str,
+        timeout_s: float,
+        body: object,
+        method: str,
+    ) -> http.client.HTTPResponse:
         headers = {"Connection": "close"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -227,7 +258,7 @@ class Api:
             return Unavailable(f"unknown host {self.host!r}", hint="check --url")
         if isinstance(error, ConnectionResetError | ssl.SSLError | http.client.HTTPException):
             return self._not_a_coordinator("invalid HTTP response")
-        return Unavailable(
+        return Unreachable(
             f"no coordinator answers at {self.url}",
             hint="start one with `strata up`, or set its URL with --url; "
             "to read a finished run, use --data (`strata runs` lists them)",

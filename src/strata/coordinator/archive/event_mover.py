@@ -38,6 +38,8 @@ class EventMover:
 
     async def look(self) -> None:
         """Move surplus events; interrupted moves are completed first, so no event moves twice."""
+        if not isinstance(self._engine.kernel.store, SqliteReader):
+            return  # stretches are beside the log, on the disk of one coordinator
         await self._resume()
         for task, streams in self._running().items():
             for _ in range(MOST_AT_ONCE):
@@ -73,7 +75,6 @@ class EventMover:
         name = await asyncio.to_thread(self._next_name, task)
         found = await run_job(
             MoveOut(
-                data=self._settings.data_dir,
                 task=task,
                 streams=streams,
                 name=name,

@@ -24,7 +24,7 @@ from strata.core.record.record_retention import MoveFacts
 from strata.errors import Corrupt, StrataError
 from strata.store.event_store import Batch, EventStore
 from strata.store.fact_references import Moved, fetched, reference
-from strata.store.sqlite import SqliteStore
+from strata.store.sql.sql_store import SqlStore
 from strata.timeline.archive.moved_facts import fetching, put_away
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class FactMover:
     async def look(self) -> None:
         """Move surplus facts, oldest first."""
         store = self._engine.kernel.store
-        if not self._settings.archive_to or not isinstance(store, SqliteStore):
+        if not self._settings.archive_to or not isinstance(store, SqlStore):
             return
         while surplus := await asyncio.to_thread(self._surplus, store):
             moved = await asyncio.to_thread(self._put_away, surplus)
@@ -64,7 +64,7 @@ class FactMover:
                 self._settings.archive_to,
             )
 
-    def _surplus(self, store: SqliteStore) -> list[Batch]:
+    def _surplus(self, store: SqlStore) -> list[Batch]:
         """The oldest segments above the limit."""
         over = store.fact_bytes() - self._settings.facts_bytes
         found: list[Batch] = []

@@ -98,7 +98,6 @@ class Archiver:
     async def _archive(self, task: Task, name: str) -> None:
         self._scratch.mkdir(parents=True, exist_ok=True)
         job = Archive(
-            data=self._settings.data_dir,
             task=task.id,
             until_ns=task.ended_ns + self._after_ns,
             where=self._where,

@@ -133,9 +133,7 @@ class RunRetention:
 
     async def _release(self, run: Description) -> None:
         """Delete from the log the events that the archived run holds."""
-        job = Verify(
-            data=self._settings.data_dir, where=self._where, name=run.name, settings=self._settings
-        )
+        job = Verify(where=self._where, name=run.name, settings=self._settings)
         found = await run_job(job)
         events = sum(each.events for each in found)
         if not events:

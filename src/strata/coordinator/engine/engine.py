@@ -19,8 +19,12 @@ after the append. If the disk refuses the turn, the next turn decides that relea
 anything else. If the coordinator dies before the append, it learns of the release from the workers
 when they connect again (see `core/barriers/barrier_rules`).
 
+If the state cannot be read again after a failed append, as while a PostgreSQL server restarts, the
+requests wait until it can.
+
 An unexpected exception in a rule ends the engine and the coordinator, because its state in memory
-may be wrong. The facts on disk are consistent, and a restart continues from them.
+may be wrong. The facts on disk are consistent, and a restart continues from them. So does an append
+that is refused because another coordinator leads.
 
 Subscribers have no queue here: each has a position and reads the facts from there to the durable
 end, from a window of recent facts, or from the store if it has fallen behind.
@@ -48,7 +52,7 @@ from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
 from strata.core.task_state import Barrier
 from strata.core.workers.heartbeats import AgentDisconnected, Signal, WorkerDisconnected
-from strata.errors import Conflict, StrataError, Unavailable
+from strata.errors import Conflict, NotLeading, StrataError, Unavailable
 from strata.store.event_store import Batch
 
 log = logging.getLogger(__name__)
@@ -233,6 +237,8 @@ class Engine:
     async def _take_turn(self) -> None:
         async with self._turn:
             self._tick()
+            if self.kernel.outdated and not await self._reload():
+                return
             if self._asleep_ns:
                 self.kernel.watch.credit(self._asleep_ns)
                 self._asleep_ns = 0
@@ -253,6 +259,19 @@ class Engine:
                 self._refused = 0
             self._publish(turn)
             self._answer(taken, turn, refusals)
+
+    async def _reload(self) -> bool:
+        """Read the state again that could not be read after a failed append; False if it still
+        cannot."""
+        try:
+            await asyncio.to_thread(self.kernel.load)
+        except Unavailable as error:
+            if self._stopping:
+                self._refuse(self.inbox.take(MAX_TURN), error)
+            self._say_refused(error)
+            await asyncio.sleep(REFUSED_S)
+            return False
+        return True
 
     def _take(self) -> tuple[list[Request], Turn]:
         """Take the queued requests and decide them."""
@@ -325,7 +344,7 @@ class Engine:
         for request in taken:
             if request.reply is not None:
                 request.reply(None, refusal)
-        if isinstance(error, Conflict):
+        if isinstance(error, (Conflict, NotLeading)):
             raise error
         repeated = [Request(asked=_noted(*released)) for released in self._announced]
         repeated += [each for each in taken if isinstance(each.asked, DISCONNECTED)]

@@ -54,7 +54,7 @@ from strata.core.workers.worker_lifecycle import (
     ReportState,
     WorkerRegistered,
 )
-from strata.errors import Conflict, Fenced, StrataError
+from strata.errors import Conflict, Fenced, NotLeading, StrataError
 from strata.store.event_store import Batch, EventStore, Snapshot
 from strata.store.snapshots import newest_state, require_known
 
@@ -104,6 +104,7 @@ class Kernel:
         watch.adopt(state, self.clock().mono_ns)
         self.state, self.watch = state, watch
         self.durable = state.position
+        self.outdated = False
 
     def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
         """Record the start of this coordinator: raises the coordinator's incarnation."""
@@ -262,7 +263,10 @@ class Kernel:
             self.store.append(
                 events, incarnation=self.state.coordinator_incarnation, expected=expected
             )
+        except NotLeading:
+            raise
         except BaseException as error:
+            self.outdated = True
             self.load()
             if isinstance(error, Conflict) or list(self.store.read(expected)) != events:
                 raise

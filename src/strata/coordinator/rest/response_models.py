@@ -15,7 +15,7 @@ from msgspec import Struct
 WorkerStatus: TypeAlias = Literal["active", "idle", "checkpointing", "recovering", "failed"]
 CheckpointStatus: TypeAlias = Literal["in_progress", "completed", "failed"]
 ShardState: TypeAlias = Literal["todo", "leased", "consumed"]
-Mode: TypeAlias = Literal["live", "demo"]
+Mode: TypeAlias = Literal["live", "demo", "standby"]
 Severity: TypeAlias = Literal["error", "warning"]
 
 WorkerState: TypeAlias = Literal[

@@ -7,8 +7,8 @@ that reconnect in the same turn.
 
 Workers connect to each other without the coordinator, so each receives a token with its standing,
 by which the members of a generation authenticate to each other. The token is computed from a secret
-file that only the coordinator's user can read: no token is stored or logged, and a restart computes
-the same tokens.
+that only the coordinator's user can read: no token is stored or logged, and a restart computes the
+same tokens.
 """
 
 import hmac
@@ -26,29 +26,37 @@ SECRET_BYTES = 32
 
 
 class PeerTokens:
-    """Tokens of generations, computed from the secret in `file`."""
+    """Tokens of generations, computed from a secret."""
 
-    def __init__(self, file: Path) -> None:
-        try:
-            if not file.exists():
-                write_whole(file, secrets.token_bytes(SECRET_BYTES))
-            self._secret = file.read_bytes()
-        except OSError as error:
-            raise Unavailable(
-                f"the secret for peer tokens in {file} cannot be used: {error.strerror}",
-                hint="make the file readable and its folder writable for the coordinator's user",
-            ) from error
-        _check(file, self._secret)
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
 
     def of(self, task: str, generation: int) -> str:
         """The token that the members of a generation share."""
         return hmac.new(self._secret, f"{generation}/{task}".encode(), "sha256").hexdigest()
 
 
-def _check(file: Path, secret: bytes) -> None:
-    """Refuse a secret that a power failure left empty, incomplete or zeroed."""
+def new_secret() -> bytes:
+    """A secret for peer tokens."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def secret_in(file: Path) -> bytes:
+    """The secret in a file, which is created if it is missing.
+
+    A secret that a power failure left empty, incomplete or zeroed is refused.
+    """
+    try:
+        if not file.exists():
+            write_whole(file, new_secret())
+        secret = file.read_bytes()
+    except OSError as error:
+        raise Unavailable(
+            f"the secret for peer tokens in {file} cannot be used: {error.strerror}",
+            hint="make the file readable and its folder writable for the coordinator's user",
+        ) from error
     if len(secret) == SECRET_BYTES and any(secret):
-        return
+        return secret
     found = f"{len(secret)} bytes" if any(secret) or not secret else f"{len(secret)} zero bytes"
     raise Corrupt(
         f"the secret for peer tokens in {file} is damaged: it has {found}, not {SECRET_BYTES} "

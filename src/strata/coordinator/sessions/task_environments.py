@@ -1,7 +1,8 @@
 """Environment values of tasks: stored outside the log, sent to agents.
 
 The log is never rewritten, so it must not hold secrets. A fact has the names of the variables and a
-key; the values are in a file with that name which only the coordinator's user can read. They are
+key; the values are in a file with that name which only the coordinator's user can read, or in the
+store where several coordinators share one. They are
 cached in memory, so that the file of a task is read once after a restart, however many agents run
 its workers. Methods that access files are called in threads; `known` may be called on the event
 loop. Files that no task needs are deleted.
@@ -19,7 +20,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,14 +31,20 @@ from strata.core.tasks.placement import FailStart, unstarted
 from strata.errors import Corrupt, NotFound, StrataError, Unavailable
 from strata.files import write_whole
 
+if TYPE_CHECKING:
+    from strata.store.postgres import PostgresStore
+
 log = logging.getLogger(__name__)
+
+PREFIX = "environment/"
+"""Begins the names of environments among the secrets of a store."""
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Read errors that a retry does not fix."""
 
 
 class Vault:
-    """Environments by key."""
+    """Environments by key, in the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -55,38 +62,31 @@ class Vault:
         if not environment:
             return ""
         key = secrets.token_hex(16)
+        self._store(key, msgspec.json.encode(dict(environment)))
+        self._known[key] = dict(environment)
+        return key
+
+    def _store(self, key: str, content: bytes) -> None:
         try:
-            write_whole(self._folder / key, msgspec.json.encode(dict(environment)))
+            write_whole(self._folder / key, content)
         except OSError as error:
             raise Unavailable(
                 f"the task's environment cannot be stored: {error.strerror}",
                 hint=f"free space in {self._folder}, or make it writable, and submit again",
             ) from error
-        self._known[key] = dict(environment)
-        return key
 
     def known(self, key: str) -> dict[str, str] | None:
         """The environment of a key if it is in memory; reads no file."""
         return self._known.get(key) if key else {}
 
     def read(self, key: str) -> dict[str, str]:
-        """Read the environment of a key from its file. Only `Unavailable` is worth a retry."""
+        """Read the environment of a key. Only `Unavailable` is worth a retry."""
+        content = self._content(key)
         try:
-            content = self._content(key)
             environment = msgspec.json.decode(content, type=dict[str, str])
-        except FileNotFoundError:
-            raise NotFound(
-                "the task's environment was deleted", hint="submit the task again"
-            ) from None
-        except OSError as error:
-            kind = Corrupt if isinstance(error, LASTING) else Unavailable
-            raise kind(
-                f"the task's environment in {self._folder / key} cannot be read: {error.strerror}",
-                hint="correct the file's type and permissions, or submit the task again",
-            ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(
-                f"the task's environment in {self._folder / key} is damaged: {error}",
+                f"the task's environment in {self._place(key)} is damaged: {error}",
                 hint="submit the task again",
             ) from error
         self._known[key] = environment
@@ -97,40 +97,89 @@ class Vault:
         def opened(path: str, flags: int) -> int:
             return os.open(path, flags | os.O_NONBLOCK)
 
-        with open(self._folder / key, "rb", opener=opened) as file:
-            return file.read() or b""
+        try:
+            with open(self._folder / key, "rb", opener=opened) as file:
+                return file.read() or b""
+        except FileNotFoundError:
+            raise deleted() from None
+        except OSError as error:
+            kind = Corrupt if isinstance(error, LASTING) else Unavailable
+            raise kind(
+                f"the task's environment in {self._place(key)} cannot be read: {error.strerror}",
+                hint="correct the file's type and permissions, or submit the task again",
+            ) from error
+
+    def _place(self, key: str) -> str:
+        return str(self._folder / key)
 
     def forget(self, key: str) -> None:
-        """Remove an environment from memory; its file stays."""
+        """Remove an environment from memory; it stays stored."""
         self._known.pop(key, None)
 
     def discard(self, key: str) -> None:
-        """Delete an environment and its file."""
+        """Delete an environment."""
         self.forget(key)
         if key:
-            self._remove(self._folder / key)
+            self._remove(key)
 
     def sweep(self, state: Cluster) -> None:
         """Delete the environments of tasks that have ended or are unknown."""
         needed = {task.spec.env_key for task in state.tasks.values() if not task.ended}
+        for key in self._keys():
+            if key not in needed:
+                self._remove(key)
+
+    def _keys(self) -> list[str]:
         try:
-            files = list(self._folder.iterdir())
+            return [file.name for file in self._folder.iterdir()]
         except OSError as error:
             log.warning(
                 "old environments in %s could not be deleted: %s", self._folder, error.strerror
             )
-            return
-        for file in files:
-            if file.name not in needed:
-                self._remove(file)
+            return []
 
-    @staticmethod
-    def _remove(file: Path) -> None:
+    def _remove(self, key: str) -> None:
+        file = self._folder / key
         try:
             with suppress(FileNotFoundError):
                 file.unlink()
         except OSError as error:
             log.warning("the unused environment %s could not be deleted: %s", file, error)
+
+
+class StoreVault(Vault):
+    """Environments by key, in the store that several coordinators share."""
+
+    def __init__(self, store: "PostgresStore") -> None:
+        self._shared = store
+        self._known = {}
+
+    def _store(self, key: str, content: bytes) -> None:
+        self._shared.keep_secret(PREFIX + key, content)
+
+    def _content(self, key: str) -> bytes:
+        content = self._shared.secret(PREFIX + key)
+        if content is None:
+            raise deleted()
+        return content
+
+    def _place(self, key: str) -> str:
+        return f"row {PREFIX}{key} of the table `secrets`"
+
+    def _keys(self) -> list[str]:
+        names = self._shared.secrets()
+        return [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+
+    def _remove(self, key: str) -> None:
+        try:
+            self._shared.discard_secret(PREFIX + key)
+        except StrataError as error:
+            log.warning("an unused environment could not be deleted: %s", error)
+
+
+def deleted() -> NotFound:
+    """The error for an environment that is gone."""
+    return NotFound("the task's environment was deleted", hint="submit the task again")
 
 
 DELAYS_S = (0.1, 0.5, 2.0)

@@ -34,6 +34,7 @@ from strata.errors import (
     STATUS,
     DeadlineExceeded,
     InvalidArgument,
+    NotLeading,
     Overloaded,
     StrataError,
     Unavailable,
@@ -48,6 +49,8 @@ SERVICE = "/strata.v1.Coordinator/"
 DEFAULT_PORT = 50051
 CALL_TIMEOUT_S = 30.0
 LOG_INTERVAL_S = 10.0
+READY_S = 0.5
+"""Longest wait for one of several coordinators before the next one is tried."""
 UNREACHABLE_HINT = (
     "check COORDINATOR_ADDR, that the coordinator is running (strata up), "
     "and that its gRPC port (50051) is open"
@@ -116,6 +119,13 @@ def parse_address(text: str) -> Address:
     return Address(host, port or DEFAULT_PORT, parts.scheme in ("https", "grpcs"))
 
 
+def parse_addresses(text: str) -> list[Address]:
+    """Parse the addresses of coordinators that share a store, separated by commas."""
+    return [parse_address(part) for part in text.split(",") if part.strip()] or [
+        parse_address(text)
+    ]
+
+
 def _bad_address(text: str, reason: str) -> InvalidArgument:
     return InvalidArgument(
         f"{text[:200]!r} is not a coordinator address: {reason}",
@@ -124,20 +134,31 @@ def _bad_address(text: str, reason: str) -> InvalidArgument:
 
 
 class CoordinatorConnection:
-    """A channel to one coordinator, connected when first used. Thread-safe."""
+    """A channel to the coordinator, connected when first used. Thread-safe.
+
+    Of several addresses one is in use. When it does not answer, or does not lead, the next one is
+    used: only the coordinator that leads accepts connections.
+    """
 
     def __init__(self, address: str, *, token: str = "", ca_file: str = "") -> None:
-        self.address = parse_address(address)
+        self._addresses = parse_addresses(address)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        target = self.address.target
-        if self.address.tls or ca_file:
-            roots = Path(ca_file).read_bytes() if ca_file else None
-            if problem := date_problem(ca_file, whole=True):
-                log.warning("%s", problem)
-            credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-            self._channel = grpc.secure_channel(target, credentials, OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(target, OPTIONS)
+        self._channels = [_open_channel(each, ca_file) for each in self._addresses]
+        self._used = 0
+
+    @property
+    def address(self) -> Address:
+        """The address in use."""
+        return self._addresses[self._used]
+
+    @property
+    def _channel(self) -> grpc.Channel:
+        return self._channels[self._used]
+
+    def _use_next(self, failed: Address) -> None:
+        """Use the next address, unless another thread has changed it already."""
+        if self.address == failed:
+            self._used = (self._used + 1) % len(self._addresses)
 
     def call(
         self,
@@ -147,6 +168,7 @@ class CoordinatorConnection:
         timeout_s: float | None = CALL_TIMEOUT_S,
     ) -> Answer:
         """Make a unary call; raises the coordinator's error, or `NoAnswer`."""
+        used = self.address
         rpc = self._channel.unary_unary(
             SERVICE + method,
             request_serializer=type(request).SerializeToString,
@@ -155,13 +177,13 @@ class CoordinatorConnection:
         try:
             return apart(lambda: rpc(request, timeout=timeout_s, metadata=self._metadata))
         except grpc.RpcError as error:
-            raised = self.error_from(error)
+            raised = self.error_from(error, used)
             if type(raised) is DeadlineExceeded and timeout_s is not None:
-                where = self.address.target
                 raised = NoAnswer(
-                    f"the coordinator at {where} did not answer within {timeout_s:g} s",
+                    f"the coordinator at {used.target} did not answer within {timeout_s:g} s",
                     hint=UNREACHABLE_HINT,
                 )
+                self._use_next(used)
             raise raised from None
 
     def session(self, messages: Iterator[pb.WorkerMessage]) -> "SessionStream":
@@ -174,32 +196,54 @@ class CoordinatorConnection:
         stream: SessionStream = rpc(messages, metadata=self._metadata)
         return stream
 
-    def error_from(self, error: grpc.RpcError) -> StrataError:
-        """The Strata error of a failed call."""
+    def error_from(self, error: grpc.RpcError, used: Address | None = None) -> StrataError:
+        """The Strata error of a failed call to an address, by default the one in use."""
+        used = used or self.address
         assert isinstance(error, grpc.Call), "every failed call has a status"
         status, details = error.code(), error.details() or ""
         trailers = dict(error.trailing_metadata() or ())
         code, hint = _text(trailers.get("strata-code")), _text(trailers.get("strata-hint"))
+        if status is grpc.StatusCode.UNAVAILABLE and code in ("", NotLeading.code):
+            self._use_next(used)
         if not code and status is grpc.StatusCode.UNAVAILABLE:
-            where = self.address.target
             return Unavailable(
-                f"the coordinator at {where} cannot be reached: {details}", hint=UNREACHABLE_HINT
+                f"the coordinator at {used.target} cannot be reached: {details}",
+                hint=UNREACHABLE_HINT,
             )
         return error_of(code, status.name, details or status.name.lower(), hint)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the coordinator can be reached."""
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
+        """Wait until a coordinator can be reached."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            wait_s = min(left_s, READY_S) if len(self._addresses) > 1 else left_s
+            try:
+                grpc.channel_ready_future(self._channel).result(timeout=wait_s)
+                return
+            except grpc.FutureTimeoutError:
+                if time.monotonic() < deadline_s:
+                    self._use_next(self.address)
+                    continue
             raise Unavailable(
                 f"the coordinator at {self.address.target} cannot be reached",
                 hint=UNREACHABLE_HINT,
-            ) from None
+            )
 
     def close(self) -> None:
-        """Close the channel and end every call."""
-        self._channel.close()
+        """Close the channels and end every call."""
+        for channel in self._channels:
+            channel.close()
+
+
+def _open_channel(address: Address, ca_file: str) -> grpc.Channel:
+    if not (address.tls or ca_file):
+        return grpc.insecure_channel(address.target, OPTIONS)
+    roots = Path(ca_file).read_bytes() if ca_file else None
+    if problem := date_problem(ca_file, whole=True):
+        log.warning("%s", problem)
+    credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+    return grpc.secure_channel(address.target, credentials, OPTIONS)
 
 
 def apart(act: Callable[[], Result]) -> Result:

@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 from strata.errors import Corrupt, StrataError, Unavailable, UnknownKind
 from strata.store.event_store import Closing
-from strata.store.sqlite import table_rows
+from strata.store.sql import table_rows
+from strata.store.sql.table_rows import Ask, Head, Row, Values
 from strata.store.sqlite.lock_files import Mark, beside
-from strata.store.sqlite.table_rows import Head, Row
 
 APPLICATION_ID = int.from_bytes(b"Stra", "big")
 VERSION = 3
@@ -123,6 +123,11 @@ def create(db: sqlite3.Connection, head: Head) -> None:
     db.execute(f"PRAGMA user_version={VERSION}")
     db.execute("INSERT INTO head VALUES (?, ?, ?)", table_rows.head_row(head))
     db.execute("COMMIT")
+
+
+def asking(db: sqlite3.Connection) -> Ask:
+    """The function that runs a query on a connection."""
+    return lambda sql, values: db.execute(sql, values).fetchall()
 
 
 def load_head(db: sqlite3.Connection) -> Head:
@@ -226,8 +231,9 @@ TURN_BYTES = 4 * 2**20
 class Connections(Closing):
     """Connections to one file, for reading."""
 
-    def _begin_reading(self, path: Path) -> None:
+    def _connect(self, path: Path) -> None:
         self.path = path
+        self.name = str(path)
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
 
@@ -250,8 +256,7 @@ class Connections(Closing):
                 else:
                     self._idle.append(db)
 
-    def _turn(self, sql: str, values: tuple[object, ...] | dict[str, object]) -> list[Row]:
-        """As many rows as one turn may hold; the last column is the payload."""
+    def _turn(self, sql: str, values: Values) -> list[Row]:
         taken: list[Row] = []
         size = 0
         with self._connection() as db, closing(db.execute(sql, values)) as cursor:
@@ -262,7 +267,7 @@ class Connections(Closing):
                     break
         return taken
 
-    def _all(self, sql: str, values: tuple[object, ...] = ()) -> list[Row]:
+    def _all(self, sql: str, values: Values = ()) -> list[Row]:
         with self._connection() as db:
             return db.execute(sql, values).fetchall()
 

@@ -29,9 +29,10 @@ from strata.store.event_batches import MAX_EVENTS, encoded_events, pack, parts, 
 from strata.store.event_store import NEVER_NS, Batch, Range
 from strata.store.fact_references import is_moved
 from strata.store.fact_segments import MAGIC, is_segment
-from strata.store.sqlite import database, page_scan, table_rows
+from strata.store.sql import table_rows
+from strata.store.sql.table_rows import Head, Row
+from strata.store.sqlite import database, page_scan
 from strata.store.sqlite.lock_files import Lock, Mark, beside, read_mark
-from strata.store.sqlite.table_rows import Head, Row
 
 COMMIT_ROWS = 4096
 _KINDS = re.compile(r"( [A-Z][A-Za-z]*)+ ")
@@ -273,7 +274,9 @@ def _report(
     expected_known = head.commits > 0 or mark is not None
     total = max(last, head.batches, mark.batches if mark else 0)
     streams = db.execute("SELECT node, incarnation FROM batches GROUP BY 1, 2").fetchall()
-    holes = {stream: _holes(table_rows.known_seqs(db, *stream)) for stream in streams}
+    holes = {
+        stream: _holes(table_rows.known_seqs(database.asking(db), *stream)) for stream in streams
+    }
     longest = "SELECT coalesce(max(wall_to_ns - wall_from_ns), 0) FROM "
     spans = [db.execute(longest + table).fetchone()[0] for table in ("facts", "batches")]
     clock = db.execute("SELECT max(high_ns) FROM facts").fetchone()[0]

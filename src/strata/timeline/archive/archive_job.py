@@ -7,7 +7,6 @@ is JSON on stdout. An error is one line on stderr and exit code 1.
 
 import os
 import sys
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -18,16 +17,15 @@ from strata.errors import Corrupt, StrataError
 from strata.store.sqlite.database import SALVAGE
 from strata.timeline.archive.run_excerpt import run_of
 from strata.timeline.archive.run_file import Held
-from strata.timeline.archive.run_lookup import LOG, open_timeline
+from strata.timeline.archive.run_lookup import open_own
 from strata.timeline.archive.segmented_log import SegmentedLog
 
 NICENESS = 10
 
 
 class Archive(Struct, frozen=True, tag=True):
-    """Archive the run of a task, up to a moment, from a data folder to `where`."""
+    """Archive the run of a task, up to a moment, to `where`."""
 
-    data: str
     task: str
     until_ns: int
     where: str
@@ -39,7 +37,6 @@ class Archive(Struct, frozen=True, tag=True):
 class Verify(Struct, frozen=True, tag=True):
     """Find the events of a log that an archived run also has."""
 
-    data: str
     where: str
     name: str
     settings: Settings
@@ -48,7 +45,6 @@ class Verify(Struct, frozen=True, tag=True):
 class MoveOut(Struct, frozen=True, tag=True):
     """Write the older half of the worker events of a running task to a file beside the log."""
 
-    data: str
     task: str
     streams: list[tuple[str, int]]
     name: str
@@ -64,7 +60,7 @@ def carry_out(job: Job) -> list[Held]:
     from strata.timeline.archive.run_archive import archive, held, open_anywhere
     from strata.timeline.archive.segment_writer import write_stretch
 
-    with open_timeline(Path(job.data) / LOG, settings=job.settings) as timeline:
+    with open_own(job.settings) as timeline:
         if isinstance(job, MoveOut):
             log = timeline.reader
             if timeline.notes or not isinstance(log, SegmentedLog):

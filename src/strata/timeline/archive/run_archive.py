@@ -26,7 +26,7 @@ from strata.store.event_store import EventReader
 from strata.timeline.archive.parquet_log import EVENTS, FACTS, SNAPSHOTS, ParquetLog
 from strata.timeline.archive.run_file import RUN, Held, RunFile
 from strata.timeline.archive.run_list import runs_at
-from strata.timeline.archive.run_lookup import chosen, open_timeline
+from strata.timeline.archive.run_lookup import chosen, open_shared, open_timeline
 from strata.timeline.export.event_files import write_parquet
 from strata.timeline.read.run_timeline import Timeline
 
@@ -63,6 +63,8 @@ def open_anywhere(where: str, run: str = "", settings: Settings | None = None) -
     """Open a run in a folder or an object storage, by its name, or by its task if unique."""
     if "://" not in where:
         return open_timeline(where, run, settings)
+    if where.startswith("postgres"):
+        return open_shared(where, settings)
     storage = open_storage(where, settings)
     if run and storage.exists(f"{run}/{RUN}"):
         name = run

@@ -16,10 +16,9 @@ from strata.store.event_store import EventReader
 from strata.store.sqlite import Filling, SqliteReader, salvage
 from strata.timeline.archive.moved_facts import fetching
 from strata.timeline.archive.run_file import RUN, read_run
-from strata.timeline.archive.segmented_log import STRETCHES, SegmentedLog, open_log
+from strata.timeline.archive.segmented_log import LOG, STRETCHES, SegmentedLog, log_place, open_log
 from strata.timeline.read.run_timeline import Timeline
 
-LOG = "log.db"
 KEPT = "runs"
 """The folder in a data folder for finished runs, unless the setting `archive_to` is set."""
 
@@ -48,6 +47,19 @@ def open_timeline(path: str | Path, run: str = "", settings: Settings | None = N
         )
     name = chosen(run, {name: tasks_of(log) for name, log in found.items()}, str(place))
     return _open(found[name], name, settings)
+
+
+def open_own(settings: Settings) -> Timeline:
+    """Open the log of the coordinator with these settings."""
+    place = log_place(settings)
+    if isinstance(place, Path):
+        return open_timeline(place, settings=settings)
+    return open_shared(place, settings)
+
+
+def open_shared(address: str, settings: Settings | None = None) -> Timeline:
+    """Open a log in a PostgreSQL store."""
+    return Timeline(open_log(address, settings=settings), "log", live=True)
 
 
 def chosen(run: str, there: Mapping[str, list[str]], where: str) -> str:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from strata.errors import Corrupt
 from strata.store import seq_ranges
 from strata.store.event_store import Batch, Found, Range, Window
-from strata.store.sqlite import SqliteReader
+from strata.store.sql.sql_reader import SqlReader
 from strata.timeline.archive.event_columns import tables
 from strata.timeline.archive.parquet_log import EVENTS, FACTS, ParquetLog
 from strata.timeline.archive.run_file import RUN, Held, RunFile, WorkerStream
@@ -44,7 +44,7 @@ class Cut(Struct):
 
 
 def write_stretch(
-    timeline: Timeline, log: SqliteReader, task: str, streams: set[tuple[str, int]], target: Path
+    timeline: Timeline, log: SqlReader, task: str, streams: set[tuple[str, int]], target: Path
 ) -> list[Held]:
     """Write the older half of the events of some streams; returns what the log may release."""
     cuts = _older_half(log, streams)
@@ -72,7 +72,7 @@ def write_stretch(
     return held_in(described)
 
 
-def _older_half(log: SqliteReader, streams: set[tuple[str, int]]) -> dict[tuple[str, int], Cut]:
+def _older_half(log: SqlReader, streams: set[tuple[str, int]]) -> dict[tuple[str, int], Cut]:
     """The batches with the older half of the events, from the start of each stream."""
     batches = [each for each in log.headers() if (each.node, each.incarnation) in streams]
     half, cut_ns = sum(batch.count for batch in batches) // 2, 0
@@ -113,7 +113,7 @@ def _extend(cuts: dict[tuple[str, int], Cut], stream: tuple[str, int], batch: Ba
     cut.kinds.update(batch.kinds)
 
 
-def _chosen(log: SqliteReader, cuts: dict[tuple[str, int], Cut]) -> Iterator[Found]:
+def _chosen(log: SqlReader, cuts: dict[tuple[str, int], Cut]) -> Iterator[Found]:
     """The events to move, by wall clock."""
     since_ns = min(cut.wall_from_ns for cut in cuts.values())
     until_ns = max(cut.wall_to_ns for cut in cuts.values()) + 1

@@ -10,6 +10,7 @@ The order matters: the log's head is read first, then the stretches and the rele
 log's reader notices a release in between before it returns its first row.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -38,12 +39,16 @@ from strata.store.event_store import (
     Tally,
     Window,
 )
+from strata.store.sql.sql_reader import SqlReader
 from strata.store.sqlite import SqliteReader
 from strata.timeline.archive.moved_facts import fetching
 from strata.timeline.archive.run_file import RUN, Held, RunFile, read_run
 
 if TYPE_CHECKING:
     from strata.timeline.archive.parquet_log import ParquetLog
+
+LOG = "log.db"
+"""The file of a log in a data folder."""
 
 STRETCHES = "stretches"
 """The folder beside a log for its stretches."""
@@ -77,18 +82,18 @@ class MovedEvents(Struct, frozen=True):
 class SegmentedLog(Closing):
     """An event reader over a log and its stretches."""
 
-    def __init__(self, log: SqliteReader, folder: Path | None = None) -> None:
+    def __init__(self, log: SqlReader, folder: Path) -> None:
         self.log = log
-        self.folder = folder or log.path.parent / STRETCHES
+        self.folder = folder
         self._whole: dict[str, MovedEvents] = {}
 
     def close(self) -> None:
         self.log.close()
 
     @property
-    def path(self) -> Path:
-        """The file of the log."""
-        return self.log.path
+    def path(self) -> Path | str:
+        """The file of the log, or its address."""
+        return self.log.place
 
     @property
     def first(self) -> int:
@@ -273,11 +278,24 @@ def stretch_names(folder: Path) -> list[str]:
     )
 
 
+def log_place(settings: Settings) -> Path | str:
+    """Where a coordinator has its log: a file, or the address of a PostgreSQL store."""
+    return settings.store or Path(settings.data_dir) / LOG
+
+
 def open_log(
-    path: Path, remembered_events: int = 0, settings: Settings | None = None
+    place: Path | str, remembered_events: int = 0, settings: Settings | None = None
 ) -> SegmentedLog:
     """Open a coordinator's log with its stretches and moved facts."""
-    return SegmentedLog(SqliteReader(path, CODEC, remembered_events, fetching(settings)))
+    if isinstance(place, Path):
+        reader = SqliteReader(place, CODEC, remembered_events, fetching(settings))
+        return SegmentedLog(reader, place.parent / STRETCHES)
+    # Imported here: only a shared log needs PostgreSQL's client.
+    from strata.store.postgres import PostgresReader
+
+    shared = PostgresReader(place, CODEC, remembered_events, fetching(settings))
+    # No events of a shared log are moved to a folder, which only one coordinator would have.
+    return SegmentedLog(shared, Path(os.devnull))
 
 
 def _common(own: Range, others: list[Range]) -> list[Range]:

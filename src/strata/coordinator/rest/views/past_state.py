@@ -37,6 +37,7 @@ from strata.core.workers.heartbeats import ResourceMetrics
 from strata.core.workers.worker_facts import ResourceSnapshot
 from strata.errors import Overloaded, Unavailable
 from strata.store.event_store import EventReader
+from strata.store.sql.sql_reader import SqlReader
 from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow, event_answer
 from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import RECORDED, kept_at, open_recorded
@@ -123,10 +124,9 @@ class PastReader:
     def _own(self) -> TimelineQueries:
         if self._queries is None:
             store = self._engine.kernel.store
-            path = getattr(store, "path", None)
             reader: EventReader = store
-            if path is not None:
-                reader = open_log(path, REMEMBERED_EVENTS, self._settings)
+            if isinstance(store, SqlReader):
+                reader = open_log(store.place, REMEMBERED_EVENTS, self._settings)
             self._queries = TimelineQueries(Timeline(reader, live=True))
         return self._queries
 

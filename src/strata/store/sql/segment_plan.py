@@ -15,7 +15,7 @@ from strata.errors import InvalidArgument
 from strata.store.event_batches import encoded_events
 from strata.store.event_store import Batch
 from strata.store.fact_segments import compress, is_segment
-from strata.store.sqlite.sqlite_reader import SqliteReader
+from strata.store.sql.sql_reader import SqlReader
 
 SEGMENT_FACTS = 4_096
 SEGMENT_SPAN_NS = 2 * 3_600 * 10**9
@@ -34,7 +34,7 @@ class Joined(Struct, frozen=True):
     high_ns: int
 
 
-def segment_after(store: SqliteReader, start: int, stop: int) -> Joined | None:
+def segment_after(store: SqlReader, start: int, stop: int) -> Joined | None:
     """The next segment of the facts [start, stop); None when they do not fill one yet."""
     if stop - start < SEGMENT_FACTS:
         return None
@@ -49,7 +49,7 @@ def segment_after(store: SqliteReader, start: int, stop: int) -> Joined | None:
     return None
 
 
-def _rows(store: SqliteReader, start: int, stop: int) -> Iterator[Batch]:
+def _rows(store: SqlReader, start: int, stop: int) -> Iterator[Batch]:
     """The rows whose facts all lie before `stop`."""
     return (row for row in store.fact_rows(start, stop) if row.stop_seq <= stop)
 
@@ -65,7 +65,7 @@ def _fits(first: Batch, row: Batch, span: tuple[int, int]) -> bool:
     )
 
 
-def _joined(store: SqliteReader, taken: list[Batch]) -> Joined:
+def _joined(store: SqlReader, taken: list[Batch]) -> Joined:
     stop = taken[-1].stop_seq
     high_ns = store.clock_after(taken[-1].first_seq)
     if is_segment(taken[0].payload):

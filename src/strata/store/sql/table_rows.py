@@ -1,11 +1,12 @@
-"""Rows of the tables, and their checksums.
+"""Rows of the tables of a store in an SQL database, and their checksums.
 
 A checksum covers the table's name, the row's number and every column, so that a flipped bit, a
 moved row or one of another table is noticed when it is read. It is xxh3 with one bit dropped, since
-SQLite's integers are signed. Functions that read raise `Corrupt` when it is wrong.
+the integers of SQL are signed. Functions that read raise `Corrupt` when it is wrong.
+
+Statements are written in the SQL that SQLite and PostgreSQL share, with `?` and `:name` for values.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -28,6 +29,9 @@ from strata.store.event_store import (
 from strata.store.snapshots import MAX_STATE_BYTES
 
 Row: TypeAlias = Sequence[Any]
+Values: TypeAlias = Sequence[Any] | dict[str, object]
+Ask: TypeAlias = Callable[[str, Values], list[Row]]
+"""Runs a query and returns all of its rows."""
 Reading: TypeAlias = tuple[str, Callable[[Row], Batch]]
 
 FACTS = "position, count, incarnation, wall_from_ns, wall_to_ns, high_ns, kinds, checksum, payload"
@@ -39,8 +43,8 @@ ARCHIVED = "id, node, incarnation, first_seq, count, checksum"
 HEAD = "id, checksum, fields"
 
 TALLIES = (
-    "SELECT node, incarnation, sum(count), min(wall_from_ns), max(wall_to_ns), "
-    "group_concat(DISTINCT kinds) FROM batches GROUP BY node, incarnation ORDER BY 1, 2"
+    "SELECT node, incarnation, kinds, sum(count), min(wall_from_ns), max(wall_to_ns) FROM batches "
+    "GROUP BY node, incarnation, kinds"
 )
 
 
@@ -207,7 +211,7 @@ class Paging:
         number = columns.partition(",")[0]
         node = " AND node = :node" if table == "batches" and wanted.node is not None else ""
         kinds = {f"kind{index}": f" {kind} " for index, kind in enumerate(sorted(wanted.kinds))}
-        named = " OR ".join(f"instr(kinds, :{name})" for name in kinds) or "TRUE"
+        named = " OR ".join(f"replace(kinds, :{name}, '') <> kinds" for name in kinds) or "TRUE"
         self.sql = (
             f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
             f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
@@ -276,43 +280,44 @@ def read_head(row: Row) -> Head:
     return _head.decode(payload)
 
 
-def known_seqs(db: sqlite3.Connection, node: str, incarnation: int) -> list[Range]:
+def known_seqs(ask: Ask, node: str, incarnation: int) -> list[Range]:
     """Every range of seq of a worker's incarnation that is stored or was archived."""
     stream = (node, incarnation)
     known: list[Range] = []
     archived = f"SELECT {ARCHIVED} FROM archived WHERE node = ? AND incarnation = ?"
-    for row in db.execute(archived, stream):
+    for row in ask(archived, stream):
         *_, first, count = read_plain("archived", row)
         seq_ranges.add(known, first, first + count)
     stored = (
         "SELECT first_seq, count FROM batches WHERE node = ? AND incarnation = ? ORDER BY first_seq"
     )
-    for first, count in db.execute(stored, stream):
+    for first, count in ask(stored, stream):
         seq_ranges.add(known, first, first + count)
     return known
 
 
-def released_seqs(db: sqlite3.Connection) -> dict[tuple[str, int], list[Range]]:
+def released_seqs(ask: Ask) -> dict[tuple[str, int], list[Range]]:
     """The ranges of seq of each worker's incarnation that were released."""
     found: dict[tuple[str, int], list[Range]] = {}
-    for row in db.execute(f"SELECT {ARCHIVED} FROM archived"):
+    for row in ask(f"SELECT {ARCHIVED} FROM archived", ()):
         _, node, incarnation, first, count = read_plain("archived", row)
         seq_ranges.add(found.setdefault((node, incarnation), []), first, first + count)
     return found
 
 
-def new_seqs(db: sqlite3.Connection, batch: Batch) -> list[Range]:
+def new_seqs(ask: Ask, batch: Batch) -> list[Range]:
     """The ranges of a batch's seqs that are neither stored nor archived."""
     first, stop = batch.first_seq, batch.stop_seq
+    of = {"node": batch.node, "incarnation": batch.incarnation, "first": first, "stop": stop}
     known: list[Range] = []
-    # Ranges in a table do not overlap: going down, the first that ends before the batch is the end.
     for table in ("archived", "batches"):
-        below = (
-            f"SELECT first_seq, first_seq + count FROM {table} WHERE node = ? AND incarnation = ? "
-            "AND first_seq < ? ORDER BY first_seq DESC"
+        which = f"FROM {table} WHERE node = :node AND incarnation = :incarnation AND first_seq"
+        # Ranges in a table do not overlap: the first that matters is the last one that begins
+        # before the batch.
+        sql = (
+            f"SELECT first_seq, first_seq + count {which} < :stop AND first_seq >= "
+            f"coalesce((SELECT max(first_seq) {which} <= :first), :first)"
         )
-        for known_first, known_stop in db.execute(below, (batch.node, batch.incarnation, stop)):
-            if known_stop <= first:
-                break
+        for known_first, known_stop in ask(sql, of):
             seq_ranges.add(known, known_first, known_stop)
     return seq_ranges.missing(known, first, stop)

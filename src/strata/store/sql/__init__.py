@@ -1,0 +1,1 @@
+"""What the event stores in SQL databases share: rows, reading, writing."""

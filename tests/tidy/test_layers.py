@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "setting_types": set(),
     "alert_options": {"core", "setting_types"},
-    "config": {"alert_options", "core", "errors", "setting_types"},
+    "settings_file": {"errors"},
+    "config": {"alert_options", "core", "errors", "setting_types", "settings_file"},
     "core": {"errors"},
     "logsetup": {"config", "errors"},
     "store": BASE,
@@ -37,7 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinator": INNER | {"timeline"},
     "sim": INNER | {"coordinator", "sdk"},
     "__main__": {"cli"},
-    "cli": INNER | {"coordinator", "agent", "launch", "sdk", "sim", "timeline", "strata"},
+    "cli": INNER
+    | {"coordinator", "agent", "launch", "sdk", "sim", "timeline", "strata"}
+    | {"settings_file"},
     "strata": {"checkpoint", "data", "errors", "sdk", "storage"},
     "dtruntime": {"strata"},
 }

@@ -104,14 +104,16 @@ def main():
     with strata.join() as run:
         state = run.restore(new_model(np.random.default_rng(2)))
         epochs = int(run.config.get("epochs", 64))
+        rate = float(run.config.get("rate", 0.05))
         for batch in run.batches(digits, batch_size=64, epochs=epochs):
             with run.step() as step:  # applied by every worker or by none
                 gradient, loss = run.average(gradients(state["model"], batch))
-                update(state, gradient, rate=0.05)
+                update(state, gradient, rate)
                 step.log(loss=loss)
             if step.applied and run.rank == 0 and run.steps % 100 == 0:
                 print(f"step {run.steps}: loss {loss:.4f}")
         right = run.evaluate(unseen_digits(), lambda batch: accuracy(state["model"], batch))
+        run.log(accuracy=right)
         if run.rank == 0:
             print(f"accuracy on 2,000 unseen digits: {right:.1%}")
 

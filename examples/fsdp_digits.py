@@ -49,8 +49,8 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
                 step.log(loss=loss)
-        if run.rank == 0:
-            print(f"last loss: {loss.item():.4f}")
+            if step.applied and run.rank == 0 and run.steps % 50 == 0:
+                print(f"step {run.steps}: loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":

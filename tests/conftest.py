@@ -22,7 +22,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = {"agent", "checkpoint", "cli", "interop", "launch", "sdk", "storage", "torch", "web"}
+SLOW_FOLDERS = {
+    "agent",
+    "checkpoint",
+    "cli",
+    "examples",
+    "interop",
+    "launch",
+    "sdk",
+    "storage",
+    "torch",
+    "web",
+}
 SLOW_FILES = {
     f"coordinator/test_{name}.py"
     for name in (

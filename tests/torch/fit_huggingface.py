@@ -62,7 +62,7 @@ def train(run):
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu=PLAIN,
             remove_unused_columns=False,
             dataloader_num_workers=READERS,
             ignore_data_skip=REFUSED == "skip",

@@ -36,6 +36,7 @@ from transformers.trainer_callback import ExportableState
 
 from strata.checkpoint.read.weight_names import Rename
 from strata.checkpoint.state.random_generators import random_state, set_random_state
+from strata.config import export
 from strata.errors import InvalidArgument
 from strata.sdk.run import Run
 from strata.sdk.state.initial_weights import initial_weights
@@ -70,6 +71,9 @@ def train(
             "strata.torch.train needs a function that builds the Trainer, not the Trainer",
             hint="move the model, the TrainingArguments and the Trainer into a function",
         )
+    if not torch.accelerator.is_available():
+        # Without this, TrainingArguments on CPUs count one process, and every worker trains alone.
+        export({"ACCELERATE_USE_CPU": "true"})
     initial = initial_weights(from_, strict, rename)
     supervisor = LoopSupervisor(run, "huggingface", group_of_one=False, initial=initial)
     began = random_state()

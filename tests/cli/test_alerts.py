@@ -254,13 +254,16 @@ def test_straggler_is_found_with_its_worker_and_the_part_of_its_steps(tmp_path, 
 
 
 def test_low_goodput_is_found_although_steps_are_fast_and_names_where_the_time_goes(tmp_path):
-    (tmp_path / "starve").touch()
     given = {"STRATA_ALERT_GOODPUT_WINDOW_S": "6", "STRATA_ALERT_GOODPUT_BELOW": "0.5"}
     with running(tmp_path, STARVES, **given) as (run, alerts):
+        goodput = f"{url_of(run)}/api/timeline/goodput"
+        until(lambda: httpx.get(goodput).json().get("productive_s", 0) > 12, "steps", WAIT_S)
+        until(lambda: "goodput_low" not in alerts(status="open"), "the end of the start", WAIT_S)
+        (tmp_path / "starve").touch()
         found = until(lambda: alerts(status="open").get("goodput_low"), "the alert", WAIT_S)
         (tmp_path / "starve").unlink()
         ended = resolved(alerts, "goodput_low")["goodput_low"]
-        shown = httpx.get(f"{url_of(run)}/api/timeline/goodput").json()
+        shown = httpx.get(goodput).json()
     assert (found["subject"], found["severity"]) == ("task:script-1", "warning")
     evidence = found["evidence"]
     assert evidence["goodput"] < 0.5

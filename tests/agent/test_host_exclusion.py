@@ -66,6 +66,45 @@ def test_host_that_fails_its_self_test_is_excluded_and_the_task_runs_elsewhere(
         good.close()
 
 
+SHOW_GPUS = (
+    """
+import os
+print("gpus", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+"""
+    + TRAIN
+)
+
+
+def test_excluded_gpu_is_given_to_no_worker(api, coordinator, tmp_path):
+    """Two slots with one GPU each. There is no driver here: the GPUs are known by their index."""
+    script = tmp_path / "train.py"
+    script.write_text(SHOW_GPUS, "utf-8")
+    agent = Agent(tmp_path, coordinator.address, 2, "a", CUDA_VISIBLE_DEVICES="0,1")
+    try:
+        until(lambda: len(api.get("/hosts")) == 1, "the agent")
+        words = ("--gpu", "0", "--reason", "its memory is faulty")
+        assert run(coordinator, "exclude", "a", *words).stdout == "GPU 0 of a is excluded\n"
+        gpus = [
+            (gpu["index"], gpu["excluded"], gpu["excluded_by"]) for gpu in host(api, "a")["gpus"]
+        ]
+        assert gpus == [(0, words[3], "person"), (1, None, None)]
+        assert host(api, "a")["usable_slots"] == 1
+        assert "GPU 0 is excluded, its memory is faulty" in run(coordinator).stdout
+        assert "⊘ excluded" in run(coordinator, "gpus").stdout
+        first = api.submit(script, 1, config={"steps": 3})
+        api.reaches(first, "completed")
+        both = api.submit(script, 2, config={"steps": 3})
+        assert api.task(both)["status"] == "queued"
+        assert run(coordinator, "include", "a", "--gpu", "0").stdout == "GPU 0 of a is included\n"
+        api.reaches(both, "completed")
+        for task, gpus in ((first, ["gpus 1"]), (both, ["gpus 0", "gpus 1"])):
+            said = api.lines(task=task)
+            assert sorted(line for line in said if line.startswith("gpus ")) == gpus
+        assert run(coordinator, "exclude", "a", "--gpu", "7", "--reason", "r").returncode != 0
+    finally:
+        agent.close()
+
+
 def run(coordinator, *words):
     command = [*STRATA, "hosts", *words, "--url", coordinator.http_url]
     return subprocess.run(command, capture_output=True, text=True, env=environment())

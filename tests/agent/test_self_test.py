@@ -10,7 +10,8 @@ import pytest
 
 from strata.agent import host_self_test
 from strata.agent.host_self_test import SelfTestFailure
-from strata.agent.self_test_gate import SelfTestGate
+from strata.agent.self_test_gate import FailedTest, SelfTestGate
+from strata.agent.slot_gpus import SlotGpus
 
 
 @pytest.fixture
@@ -88,25 +89,33 @@ def test_gpus_that_cuda_does_not_find_are_a_failure(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("program", "reason"),
+    ("program", "failed"),
     [
-        ("print('disk: fine')", ""),
-        ("print('disk: fine'); print('memory: 3 bytes'); raise SystemExit(3)", "memory: 3 bytes"),
-        ("print('disk: fine'); raise RuntimeError('numpy cannot be imported')", ""),
-        ("import time; print('disk: fine', flush=True); time.sleep(60)", ""),
+        ("print('disk: fine')", None),
+        (
+            "print('disk: fine'); print('memory: 3 bytes'); raise SystemExit(3)",
+            FailedTest("memory: 3 bytes"),
+        ),
+        (
+            "print('GPUs: wrong'); print('failed GPU: GPU-b'); raise SystemExit(3)",
+            FailedTest("GPUs: wrong", "GPU-b"),
+        ),
+        ("print('disk: fine'); raise RuntimeError('numpy cannot be imported')", None),
+        ("import time; print('disk: fine', flush=True); time.sleep(60)", None),
     ],
 )
-def test_gate_rejects_a_task_only_after_a_part_that_failed(tmp_path, monkeypatch, program, reason):
+def test_gate_rejects_a_task_only_after_a_part_that_failed(tmp_path, monkeypatch, program, failed):
     monkeypatch.setattr("strata.agent.self_test_gate.LIMIT_S", 1 if "sleep" in program else 60)
 
     async def test():
         gate = SelfTestGate("127.0.0.1:1", tmp_path)
         gate._command = [sys.executable, "-c", program]
         ended = asyncio.get_running_loop().create_future()
-        gate.on_end = lambda task, why: ended.set_result((task, why))
-        assert not gate.admits("t")
-        assert await ended == ("t", reason)
-        assert gate.admits("t") == (reason == "")
+        gate.on_end = lambda task, failed: ended.set_result((task, failed))
+        gpus = SlotGpus([["0"], ["GPU-b"]])
+        assert not gate.admits("t", gpus)
+        assert await ended == ("t", failed)
+        assert gate.admits("t", gpus) == (failed is None)
         gate.close()
 
     asyncio.run(test())

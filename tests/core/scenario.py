@@ -20,19 +20,21 @@ from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
 from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import RefuseRecovery, ReportBrokenExchange
 from strata.core.generations.storage_waits import ReportStorage
+from strata.core.hosts.gpu_exclusion import ExcludeGpu, IncludeGpu
 from strata.core.hosts.host_exclusion import ExcludeHost, IncludeHost
 from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import ReportHost
 from strata.core.record.log_salvage import SalvageLog
 from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.rule_settings import Rules
-from strata.core.state import DatasetSpec
+from strata.core.state import DatasetSpec, Gpu
 from strata.core.task_spec import RetentionRequest
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
 from strata.core.tasks.media_room import AskForMediaRoom
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.resizing import ResizeTask
 from strata.core.tasks.task_forks import ForkTask
+from strata.core.workers.host_agents import RegisterAgent
 from strata.core.workers.stack_collection import (
     EndStackCollection,
     ReportStacks,
@@ -59,6 +61,8 @@ def every_kind() -> World:
     world.do(ReportHost(agent=host.id, incarnation=host.incarnation, health=health))
     world.do(ExcludeHost(host=host.id, reason="its fan is replaced"))
     world.do(IncludeHost(host=host.id, reason="it is repaired"))
+    world.do(ExcludeGpu(host=host.id, gpu="0", reason="its memory is faulty"))
+    world.do(IncludeGpu(host=host.id, gpu="0", reason="it was replaced"))
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
@@ -188,6 +192,8 @@ def _resize(world, task):
 def _lose_the_host(world, task):
     world.agent("host-2", slots=1, nonce="host-2")
     world.agent("host-2", slots=2, nonce="host-2")
+    gpus = [[Gpu(0, "GPU-a")], [Gpu(1, "GPU-b")]]
+    world.do(RegisterAgent(agent="host-2", slots=2, nonce="host-2", gpus=gpus))
     world.lose_agent("host-1")
     world.start(task)
     world.sync(task)

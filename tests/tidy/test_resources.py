@@ -59,7 +59,7 @@ def test_metrics_survive_the_wire_and_the_log(network):
 
 HOST = set(HostHealth.__struct_fields__)
 GPU = set(GpuHealth.__struct_fields__)
-NAMES = {"index", "name", "slowest_disk", "gpus"}
+NAMES = {"index", "uuid", "name", "slowest_disk", "gpus"}
 """What says which figure is meant."""
 
 

@@ -4,6 +4,7 @@ change cannot be undone, and shows why the coordinator refused."""
 import json
 import os
 import re
+import signal
 import sys
 from contextlib import contextmanager
 
@@ -265,7 +266,7 @@ def declare_a_host_lost(page, visit, cluster, route):
     arguments = ("--coordinator", address, "--slots", "1", "--name", "host-b")
     agent = Started("agent", *arguments, "--data-dir", "agent-b", cwd=cluster.folder)
     try:
-        until(lambda: len(cluster.get("agents")) > 1, START_S)
+        until(lambda: host_named(cluster, "host-b")["agent"]["up"], START_S)
     finally:
         agent.discard()
     visit("settings")
@@ -293,6 +294,56 @@ def include_a_host(page, visit, cluster, route):
     expect(row(page, "host-a")).to_contain_text("up")
     [host] = [each for each in cluster.get("hosts") if each["id"] == "host-a"]
     assert host["excluded"] is None
+
+
+@contextmanager
+def host_with_gpus(cluster):
+    """A host whose agent offers two GPUs; without a driver they are known by their index."""
+    address = f"127.0.0.1:{cluster.up.grpc_port}"
+    arguments = ("--coordinator", address, "--slots", "2", "--name", "host-g")
+    gpus = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    agent = Started("agent", *arguments, "--data-dir", "agent-g", cwd=cluster.folder, **gpus)
+    try:
+        until(lambda: host_named(cluster, "host-g")["agent"]["up"], START_S)
+        yield
+    finally:
+        agent.end(signal.SIGTERM)
+        why = {"reason": "the test is over"}
+        cluster.http.post("/api/agents/host-g/lost", json=why).raise_for_status()
+
+
+def host_named(cluster, name):
+    found = [each for each in cluster.get("hosts") if each["id"] == name]
+    return found[0] if found else {"agent": {"up": False}}
+
+
+@case("POST /api/hosts/{host_id}/gpus/{gpu}/exclude")
+def exclude_a_gpu(page, visit, cluster, route):
+    with host_with_gpus(cluster):
+        change_gpu(page, visit, "Exclude", route, "its memory is faulty")
+        gpus = page.get_by_role("region", name="GPUs of host-g")
+        expect(row(gpus, "its memory is faulty")).to_contain_text("excluded")
+        excluded = [gpu["excluded"] for gpu in host_named(cluster, "host-g")["gpus"]]
+        assert excluded == [None, "its memory is faulty"]
+        cluster.http.post("/api/hosts/host-g/gpus/1/include", json={}).raise_for_status()
+
+
+@case("POST /api/hosts/{host_id}/gpus/{gpu}/include")
+def include_a_gpu(page, visit, cluster, route):
+    why = {"reason": "its memory is faulty"}
+    with host_with_gpus(cluster):
+        cluster.http.post("/api/hosts/host-g/gpus/1/exclude", json=why).raise_for_status()
+        change_gpu(page, visit, "Include", route, "it was replaced")
+        gpus = page.get_by_role("region", name="GPUs of host-g")
+        expect(row(gpus, "used")).to_have_count(2)
+
+
+def change_gpu(page, visit, action, route, reason):
+    visit("settings?host=host-g")
+    page.get_by_role("button", name=f"{action}… GPU 1 of host-g").click()
+    page.get_by_label("Reason").fill(reason)
+    with answered(page, route):
+        page.get_by_role("button", name=f"{action} GPU 1 of host-g", exact=True).click()
 
 
 def change_host(page, visit, action, route, reason):

@@ -48,7 +48,11 @@ async def hosting(
         supervisor = WorkerSupervisor(folder, worker_environment(settings), cards, templates, gate)
         supervisor.open()
         hello = pb.AgentHello(
-            agent_id=name, hostname=socket.gethostname(), slots=slots, nonce=supervisor.nonce
+            agent_id=name,
+            hostname=socket.gethostname(),
+            slots=slots,
+            nonce=supervisor.nonce,
+            slot_gpus=supervisor.gpus.offered(),
         )
         link = CoordinatorLink(supervisor, settings, hello)
         host = AgentHost(

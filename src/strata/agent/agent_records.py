@@ -35,11 +35,12 @@ class ChildRecord(Struct, frozen=True):
 
 
 class Exit(Struct, frozen=True):
-    """How a process ended; the code is -1 if it is unknown."""
+    """How a process ended; the code is -1 if it is unknown. `gpus` are those that it had."""
 
     start: Start
     code: int
     signal: int = 0
+    gpus: list[str] = field(default_factory=list)
 
 
 class Records(Struct):

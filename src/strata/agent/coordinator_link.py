@@ -183,8 +183,8 @@ class CoordinatorLink:
             health, self._health = self._health, None
             return pb.AgentMessage(health=host_health_message(health))
         for task in self._supervisor.failed_tests:
-            reason = self._supervisor.failed_tests.pop(task)
-            failed = pb.SelfTestFailed(task_id=task, reason=reason)
+            test = self._supervisor.failed_tests.pop(task)
+            failed = pb.SelfTestFailed(task_id=task, reason=test.reason, gpu=test.gpu)
             return pb.AgentMessage(self_test_failed=failed)
         for start, ended in self._supervisor.exits.items():
             if start not in self._sent_exits:
@@ -217,6 +217,7 @@ def _message(ended: Exit) -> pb.ProcessExited:
         start=ended.start.number,
         code=ended.code,
         signal=ended.signal,
+        gpus=ended.gpus,
     )
 
 

@@ -31,12 +31,19 @@ RETRY_S = 0.25
 ENOUGH_S = 7.0
 """No further part is started, and no connection is tried again, after this time."""
 
+FAILED_GPU = "failed GPU: "
+"""Begins the line that names the GPU, by its index or UUID, if only one GPU failed."""
+
 FAILED = 3
 """The exit code of a failed part; Python exits with 1 or 2 when the test itself cannot run."""
 
 
 class SelfTestFailure(Exception):
-    """A part of the self-test failed."""
+    """A part of the self-test failed; `gpu` is the name of the GPU if only that failed."""
+
+    def __init__(self, text: str, gpu: str = "") -> None:
+        super().__init__(text)
+        self.gpu = gpu
 
 
 def memory() -> str:
@@ -122,17 +129,18 @@ def gpus() -> str:
     found = torch.cuda.device_count()
     if found < (1 if partitioned(cards) else len(cards)):
         raise SelfTestFailure(f"CUDA finds {found} of {len(cards)} GPUs ({', '.join(cards)})")
-    left, right = factors()
+    left, right = (torch.from_numpy(each).double() for each in factors())
     for number in range(found):
+        name = cards[number]
         try:
             device = torch.device("cuda", number)
             # float32 may use TF32, which rounds; float64 does not.
-            product = torch.from_numpy(left).double().to(device) @ torch.from_numpy(
-                right
-            ).double().to(device)
-            require_product(product.cpu().numpy(), f"GPU {number}")
+            product = left.to(device) @ right.to(device)
+            require_product(product.cpu().numpy(), f"GPU {name}")
+        except SelfTestFailure as failure:
+            raise SelfTestFailure(str(failure), name) from failure
         except RuntimeError as error:
-            raise SelfTestFailure(f"GPU {number}: {error}") from error
+            raise SelfTestFailure(f"GPU {name}: {error}", name) from error
     return f"a matrix product on {found} GPUs has the expected digest"
 
 
@@ -167,6 +175,8 @@ def main(host: str, port: str, folder: str) -> int:
             print(f"{name}: {part()}", flush=True)
         except SelfTestFailure as failure:
             print(f"{name}: {failure}", flush=True)
+            if failure.gpu:
+                print(f"{FAILED_GPU}{failure.gpu}", flush=True)
             return FAILED
     return 0
 

@@ -12,7 +12,12 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from strata.agent.host_self_test import FAILED
+from msgspec import Struct
+
+from strata.agent.host_self_test import FAILED, FAILED_GPU
+from strata.agent.slot_gpus import SlotGpus
+from strata.config import inherited
+from strata.sdk.record.gpu_cards import seen_as
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +25,16 @@ LIMIT_S = 10.0
 MAX_REASON = 500
 
 
+class FailedTest(Struct, frozen=True):
+    """Why this host failed its test, and the GPU if only that failed."""
+
+    reason: str
+    gpu: str = ""
+
+
 class SelfTestGate:
     """The tasks for which this host was tested; `on_end` is called with a task after its test, and
-    with the reason if the host failed."""
+    with the failure if there was one."""
 
     def __init__(self, target: str, folder: Path) -> None:
         host, _, port = target.rpartition(":")
@@ -30,14 +42,14 @@ class SelfTestGate:
         self._command = [sys.executable, "-m", module, host.strip("[]"), port, str(folder)]
         self._passed: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.on_end: Callable[[str, str], None] = lambda task, reason: None
+        self.on_end: Callable[[str, FailedTest | None], None] = lambda task, failed: None
 
-    def admits(self, task: str) -> bool:
-        """Whether workers of a task may start; if not, its test runs."""
+    def admits(self, task: str, gpus: SlotGpus) -> bool:
+        """Whether workers of a task may start; if not, its test runs, without excluded GPUs."""
         if task in self._passed:
             return True
         if task not in self._running:
-            self._running[task] = asyncio.create_task(self._test(task))
+            self._running[task] = asyncio.create_task(self._test(task, gpus))
         return False
 
     def retain(self, tasks: Collection[str]) -> None:
@@ -49,41 +61,47 @@ class SelfTestGate:
         for test in self._running.values():
             test.cancel()
 
-    async def _test(self, task: str) -> None:
-        reason = await self._failure()
+    async def _test(self, task: str, gpus: SlotGpus) -> None:
+        failed = await self._failure(gpus)
         del self._running[task]
-        if reason:
-            log.error("this host failed its self-test before task %s: %s", task, reason)
+        if failed is not None:
+            log.error("this host failed its self-test before task %s: %s", task, failed.reason)
         else:
             self._passed.add(task)
-        self.on_end(task, reason)
+        self.on_end(task, failed)
 
-    async def _failure(self) -> str:
+    async def _failure(self, gpus: SlotGpus) -> FailedTest | None:
         """Run the test; returns why this host failed, or nothing."""
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(
-                *self._command, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+                *self._command,
+                stdout=pipe,
+                stderr=asyncio.subprocess.STDOUT,
+                env=inherited() | seen_as(gpus.usable()),
             )
         except OSError as error:
             log.warning("this host is not tested: the self-test cannot be started: %s", error)
-            return ""
+            return None
         try:
             async with asyncio.timeout(LIMIT_S):
                 output, _ = await child.communicate()
         except TimeoutError:
             log.warning("this host is not tested: the self-test did not end in %g s", LIMIT_S)
-            return ""
+            return None
         finally:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
                 await child.wait()
-        lines = output.decode("utf-8", "replace").strip().splitlines()
+        text = output.decode("utf-8", "replace").strip()
+        lines = [line for line in text.splitlines() if not line.startswith(FAILED_GPU)]
+        named = [line.removeprefix(FAILED_GPU) for line in text.splitlines() if line not in lines]
         for line in lines:
             log.info("self-test: %s", line)
         if child.returncode == FAILED and lines:
-            return lines[-1][:MAX_REASON]
+            gpu = gpus.key_of(named[-1]) if named else ""
+            return FailedTest(lines[-1][:MAX_REASON], gpu)
         if child.returncode:
             log.warning("this host is not tested: the self-test ended with %d", child.returncode)
-        return ""
+        return None

@@ -82,8 +82,10 @@ class Child:
         self.signal(signal.SIGKILL)
         code = self._exit_code()
         if code is None:
-            return Exit(self.start, UNKNOWN_CODE)
-        return Exit(self.start, 128 - code, -code) if code < 0 else Exit(self.start, code)
+            return Exit(start=self.start, code=UNKNOWN_CODE)
+        if code < 0:
+            return Exit(start=self.start, code=128 - code, signal=-code)
+        return Exit(start=self.start, code=code)
 
     def _exit_code(self) -> int | None:
         """The exit code of the ended process, negative for a signal; None if unknown."""

@@ -12,7 +12,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,8 @@ import msgspec
 from strata.agent import agent_records
 from strata.agent.agent_records import ChildRecord, Exit
 from strata.agent.leftover_events import Leftovers
-from strata.agent.self_test_gate import SelfTestGate
+from strata.agent.self_test_gate import FailedTest, SelfTestGate
+from strata.agent.slot_gpus import SlotGpus
 from strata.agent.stack_collector import collect
 from strata.agent.warm_start import Launch, Templates
 from strata.agent.worker_plan import Reason, Start, WantedStart, plan
@@ -29,7 +29,6 @@ from strata.config import inherited
 from strata.core.workers.host_agents import UNKNOWN_CODE
 from strata.core.workers.stack_reports import StackReport
 from strata.errors import Unavailable
-from strata.sdk.record.gpu_cards import seen_as
 from strata.sdk.record.line_buffer import LineBuffer
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -69,13 +68,13 @@ class WorkerSupervisor:
         templates: Templates | None = None,
         gate: SelfTestGate | None = None,
     ) -> None:
-        self.failed_tests: dict[str, str] = {}
+        self.failed_tests: dict[str, FailedTest] = {}
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
         self.leftovers = Leftovers(folder)
         self.folder = folder
         self._identity = identity
-        self._cards = cards
+        self.gpus = SlotGpus(cards)
         self._templates = templates
         self._gate = gate
         if gate is not None:
@@ -120,7 +119,7 @@ class WorkerSupervisor:
         for record in known.children:
             child = adopt(record, self.folder)
             if child is None:
-                self._note_exit(Exit(record.start, UNKNOWN_CODE))
+                self._note_exit(Exit(start=record.start, code=UNKNOWN_CODE))
             else:
                 log.info("adopted %s, process %d", record.start.worker, child.record.pid)
                 self._watch(child)
@@ -140,6 +139,7 @@ class WorkerSupervisor:
             for seat in job.seats
         ]
         self._completed = frozenset(duties.completed_task_ids)
+        self.gpus.exclude(duties.excluded_gpus)
         record = {duty.start.place for duty in self._duties} | {start.place for start in self.exits}
         self._ended = {place: last for place, last in self._ended.items() if place in record}
         if self._templates is not None:
@@ -260,23 +260,30 @@ class WorkerSupervisor:
         for start, reason in todo.stops.items():
             self._end(start, reason)
         for start in todo.starts:
-            if self._gate is None or self._gate.admits(start.task):
+            if self._gate is None or self._gate.admits(start.task, self.gpus):
                 self._start(start, self._jobs[start.task])
 
-    def _tested(self, task: str, reason: str) -> None:
+    def _tested(self, task: str, failed: FailedTest | None) -> None:
         """Start the workers of a task after a self-test, or report that this host failed it."""
-        if reason and not self._closing:
-            self.failed_tests[task] = reason
+        if failed is not None and not self._closing:
+            self.failed_tests[task] = failed
             todo = plan(self._children, self._ended, self._duties, self._completed)
             for start in [start for start in todo.starts if start.task == task]:
-                self._log_for(start, f"{start.worker} is not started, self-test failed: {reason}")
-                self._note_exit(Exit(start, CANNOT_START))
+                why = f"self-test failed: {failed.reason}"
+                self._log_for(start, f"{start.worker} is not started, {why}")
+                self._note_exit(Exit(start=start, code=CANNOT_START))
             self._save()
         self._act()
 
     def _start(self, start: Start, job: pb.Job) -> None:
+        slot = self._free_slot()
+        if slot is None:
+            self._log_for(start, f"{start.worker} is not started: no slot without an excluded GPU")
+            self._note_exit(Exit(start=start, code=CANNOT_START))
+            self._save()
+            return
         self._starting = ChildRecord(
-            start=start, key=new_key(), grace_s=job.grace_ms / 1000, slot=self._free_slot()
+            start=start, key=new_key(), grace_s=job.grace_ms / 1000, slot=slot
         )
         self._save()
         try:
@@ -284,7 +291,7 @@ class WorkerSupervisor:
         except OSError as error:
             self._starting = None
             self._log_for(start, f"{start.worker} cannot be started: {error}")
-            self._note_exit(Exit(start, CANNOT_START))
+            self._note_exit(Exit(start=start, code=CANNOT_START))
             self._save()
             return
         self._starting = None
@@ -325,9 +332,9 @@ class WorkerSupervisor:
             if job and not job.blocked and not self._templates.knows(start.task):
                 self._templates.prepare(start.task, self._launch(child.record, job))
 
-    def _free_slot(self) -> int:
+    def _free_slot(self) -> int | None:
         taken = {child.record.slot for child in self._children.values()}
-        return next(slot for slot in count() if slot not in taken)
+        return self.gpus.free(taken, len(self._children.keys() - self._ending.keys()))
 
     def _environment(self, record: ChildRecord, job: pb.Job) -> dict[str, str]:
         start = record.start
@@ -346,7 +353,7 @@ class WorkerSupervisor:
             variables["PWD"] = job.working_dir
         # Several processes with one thread per core each would compete for the cores.
         usual = {"OMP_NUM_THREADS": str(threads)}
-        own = seen_as(self._cards[record.slot % len(self._cards)]) if self._cards else {}
+        own = self.gpus.environment(record.slot)
         return usual | inherited() | own | dict(job.environment) | variables | dict(self._identity)
 
     def _watch(self, child: Child) -> None:
@@ -369,7 +376,7 @@ class WorkerSupervisor:
         log.log(level, "%s (start %d) ended with %s", child.start.worker, child.start.number, how)
         if ending is not None:
             ending[1].cancel()
-        self._note_exit(ended)
+        self._note_exit(msgspec.structs.replace(ended, gpus=self.gpus.keys(child.record.slot)))
         self._save()
         self._act()
         self.leftovers.ended(child.record.key, partial(self._log_for, child.start))

@@ -1,9 +1,11 @@
-"""List the hosts and their health; exclude or include a host."""
+"""List the hosts and their health, or their GPUs; exclude or include a host or a GPU."""
 
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 import typer
 
+from strata.cli.support.hosts.gpu_table import faults_of, gpus, print_gpus
 from strata.cli.support.options import AsJson, Limit, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import (
@@ -19,7 +21,7 @@ from strata.cli.support.tables import (
     state,
 )
 from strata.coordinator.rest.host_responses import HostResponse
-from strata.core.hosts.host_health import GpuHealth, HostFigures
+from strata.core.hosts.host_health import HostFigures
 
 NOT_RECORDED = "–"
 
@@ -32,18 +34,13 @@ def status(host: HostResponse) -> Cell:
 
 
 def slots(host: HostResponse) -> str:
-    """Used and offered slots."""
-    return f"{host.agent.slots_used}/{count(host.agent.slots)}" if host.agent else NOT_RECORDED
+    """Used and usable slots."""
+    return f"{host.agent.slots_used}/{count(host.usable_slots)}" if host.agent else NOT_RECORDED
 
 
 def figures(host: HostResponse) -> HostFigures:
     """The measured health; without figures if it was not measured."""
     return host.health or HostFigures()
-
-
-def gpus(host: HostResponse) -> list[GpuHealth]:
-    """The GPUs that were measured."""
-    return list(host.health.gpus) if host.health else []
 
 
 def load(host: HostResponse) -> str:
@@ -90,15 +87,13 @@ def gpu_state(host: HostResponse) -> str:
 
 def faults(host: HostResponse) -> str:
     """What is wrong with the hardware: lost GPUs, ECC and Xid errors, thermal throttling."""
-    found = []
-    for card in gpus(host):
-        wrong = ["lost"] if card.lost else []
-        wrong += [f"{card.ecc_uncorrected} uncorrected ECC"] if card.ecc_uncorrected else []
-        wrong += [f"{card.xid_errors} Xid, last {card.last_xid}"] if card.xid_errors else []
-        hot = {"hw_thermal", "sw_thermal"} & set((card.throttle_reasons or "").split(","))
-        wrong += ["too hot"] if hot else []
-        found += [f"GPU {card.index}: {', '.join(wrong)}"] if wrong else []
-    return "; ".join(found)
+    wrong = {card.index: faults_of(card) for card in gpus(host)}
+    return "; ".join(f"GPU {index}: {text}" for index, text in wrong.items() if text)
+
+
+def excluded_gpus(host: HostResponse) -> list[str]:
+    """Which GPUs are excluded, and why."""
+    return [f"GPU {gpu.index} is excluded, {gpu.excluded}" for gpu in host.gpus if gpu.excluded]
 
 
 def note(host: HostResponse) -> str:
@@ -106,7 +101,7 @@ def note(host: HostResponse) -> str:
     agent = host.agent
     lost = agent.reason if agent is not None and not agent.up else ""
     excluded = f"excluded, {host.excluded}" if host.excluded else ""
-    parts = [part for part in (excluded, lost, faults(host)) if part]
+    parts = [part for part in (excluded, *excluded_gpus(host), lost, faults(host)) if part]
     return f"{host.id}: {'; '.join(parts)}" if parts else ""
 
 
@@ -134,39 +129,48 @@ LOOK = Look(
 
 
 Action = Annotated[
-    Literal["list", "exclude", "include"],
+    Literal["list", "gpus", "exclude", "include"],
     typer.Argument(help="Action; `exclude` and `include` need a host.", show_default=False),
 ]
 Host = Annotated[
     str, typer.Argument(metavar="[HOST]", help="Id of the host, as listed.", show_default=False)
 ]
-Reason = Annotated[str, typer.Option(help="Why the host is excluded or included.")]
+Gpu = Annotated[
+    str, typer.Option(help="Index or UUID of the GPU; default: the whole host.", show_default=False)
+]
+Reason = Annotated[str, typer.Option(help="Why the host or GPU is excluded or included.")]
 
 
 def hosts(
     action: Action = "list",
     host: Host = "",
+    gpu: Gpu = "",
     reason: Reason = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the hosts and their health; exclude or include a host.
+    """List the hosts and their health, or their GPUs; exclude or include a host or a GPU.
 
-    No worker is placed on an excluded host; those that run there go on.
+    No worker is placed on an excluded host or gets an excluded GPU; those that run there go on.
     """
-    if action == "list":
-        if host or reason:
-            raise typer.BadParameter("`strata hosts list` takes no host and no reason")
-        print_list(reach(url), LOOK, limit, as_json)
+    if action in ("list", "gpus"):
+        if (host and action == "list") or gpu or reason:
+            raise typer.BadParameter(f"`strata hosts {action}` takes no host, GPU or reason")
+        if action == "list":
+            print_list(reach(url), LOOK, limit, as_json)
+        else:
+            print_gpus(reach(url), host, limit, as_json)
         return
     if not host:
         raise typer.BadParameter(f"name the host: strata hosts {action} HOST")
     if action == "exclude" and not reason:
         raise typer.BadParameter("give the reason, which `strata hosts` shows: --reason TEXT")
     api = reach(url)
-    answer = api.post(f"/api/hosts/{host}/{action}", {"reason": reason})
+    place = f"/gpus/{quote(gpu, safe='')}" if gpu else ""
+    answer = api.post(f"/api/hosts/{quote(host, safe='')}{place}/{action}", {"reason": reason})
     if as_json:
         print_json([answer])
     else:
-        typer.echo(f"{plain(host)} is {action}d")
+        named = f"GPU {plain(gpu)} of {plain(host)}" if gpu else plain(host)
+        typer.echo(f"{named} is {action}d")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from strata.cli.support.hosts.ray_hosts import PREFIX, Gpus, RayAddress, losing
 from strata.cli.support.options import CoordinatorAddress, Token, Url, coordinator_settings
-from strata.cli.support.ray_hosts import PREFIX, Gpus, RayAddress, losing
 from strata.cli.support.rest_client import reach
 from strata.logsetup import configure
 

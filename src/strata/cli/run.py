@@ -18,7 +18,7 @@ from strata import __version__
 from strata.cli.support.exit_codes import INTERRUPTED
 from strata.cli.support.failures.failure_advice import Place, advice
 from strata.cli.support.fault_injection import WorkerKiller
-from strata.cli.support.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
+from strata.cli.support.hosts.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
 from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.run_choice import RunChoice, copies_after, is_url, settings_here
 from strata.cli.support.tables import console, plain

@@ -18,6 +18,7 @@ from strata.core.events import Event, Fact
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.generations.storage_waits import StorageReached, StorageUnreachable
+from strata.core.hosts.gpu_exclusion import GpuExcluded, GpuIncluded
 from strata.core.hosts.host_exclusion import HostExcluded, HostIncluded
 from strata.core.limits import LimitHit
 from strata.core.tasks.continuation import TaskContinued
@@ -94,6 +95,10 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             return WARNING, f"host {body.host} is excluded: {body.reason}"
         case HostIncluded():
             return INFO, f"host {body.host} is included again"
+        case GpuExcluded():
+            return WARNING, f"GPU {body.gpu} of host {body.host} is excluded: {body.reason}"
+        case GpuIncluded():
+            return INFO, f"GPU {body.gpu} of host {body.host} is included again"
         case GenerationChanged():
             size = f"{body.world_size} workers, {body.phase}"
             return INFO, f"generation {body.generation} of {body.task} ({size}): {body.reason}"

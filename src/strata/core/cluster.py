@@ -22,7 +22,7 @@ from strata.core.datasets import dataset_rules, lane_balance, shard_leases, trai
 from strata.core.decision import APPLY, DECIDE, Decision, applies, apply, decides
 from strata.core.events import OUTDATED, Codec, Command, Event, Fact, Now
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
-from strata.core.hosts import host_exclusion, host_record
+from strata.core.hosts import gpu_exclusion, host_exclusion, host_record
 from strata.core.lifecycle import Lifecycle
 from strata.core.record import log_salvage, record_retention
 from strata.core.rule_settings import Rules
@@ -63,6 +63,7 @@ RULES = (
     departures,
     elastic_workers,
     generation_members,
+    gpu_exclusion,
     host_agents,
     host_exclusion,
     host_record,

@@ -20,6 +20,7 @@ Reported: TypeAlias = Literal[
 ]
 WorkerState: TypeAlias = Literal[Reported, "lost", "left"]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
+Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
 AlertSeverity: TypeAlias = Literal["error", "warning", "info"]
 AlertMoment: TypeAlias = Literal["raised", "resolved"]
 
@@ -72,8 +73,25 @@ class Worker(Struct, gc=False):
         return self.state == "left" and self.outcome == "done"
 
 
+class Gpu(Struct, frozen=True):
+    """A GPU of a host; the index is -1 if the driver does not tell it."""
+
+    index: int
+    uuid: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it is known by."""
+        return self.uuid or str(self.index)
+
+    def is_same(self, other: "Gpu") -> bool:
+        """Whether both are one GPU; the index counts if one of them has no UUID."""
+        both = self.uuid and other.uuid
+        return self.uuid == other.uuid if both else self.index == other.index
+
+
 class Agent(Struct):
-    """A host that offers slots."""
+    """A host that offers slots; `gpus` are those of each slot, empty if it has none."""
 
     id: str
     incarnation: int
@@ -83,13 +101,24 @@ class Agent(Struct):
     registered_ns: int
     up: bool = True
     reason: str = ""
+    gpus: list[list[Gpu]] = field(default_factory=list)
 
 
 class HostFailure(Struct, frozen=True):
-    """A failure that was attributed to a host."""
+    """A failure that was attributed to a host, and to the GPUs that the worker had."""
 
     task: str
     script: str
+    wall_ns: int
+    gpus: list[str] = field(default_factory=list)
+
+
+class ExcludedGpu(Struct, frozen=True):
+    """A GPU that no worker gets."""
+
+    gpu: Gpu
+    reason: str
+    by: Excluder
     wall_ns: int
 
 
@@ -97,7 +126,8 @@ class Host(Struct):
     """A host whose health is measured; `reporter` is the agent or worker that measured it last.
 
     `excluded` is the reason why no worker is placed there, empty if it is used; `excluded_by` is a
-    person, failures or a fault. `failures` are the last ones that were attributed to it.
+    person, failures or a fault. `excluded_gpus` are excluded alone. `failures` are the last ones
+    that were attributed to the host.
     """
 
     id: str
@@ -109,6 +139,7 @@ class Host(Struct):
     excluded_by: str = ""
     excluded_ns: int = 0
     failures: list[HostFailure] = field(default_factory=list)
+    excluded_gpus: dict[str, ExcludedGpu] = field(default_factory=dict)
 
 
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):

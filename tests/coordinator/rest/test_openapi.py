@@ -53,6 +53,8 @@ CONTRACT = {
     ("GET", "/api/agents"),
     ("GET", "/api/hosts"),
     ("POST", "/api/hosts/{host_id}/exclude"),
+    ("POST", "/api/hosts/{host_id}/gpus/{gpu}/exclude"),
+    ("POST", "/api/hosts/{host_id}/gpus/{gpu}/include"),
     ("POST", "/api/hosts/{host_id}/include"),
     ("POST", "/api/agents/{agent_id}/lost"),
     ("GET", "/api/events"),

@@ -18,6 +18,7 @@ export type ForkTask = Schemas["ForkTaskRequest"];
 export type History = Schemas["MetricsHistory"];
 /** The API description calls fields with a default optional; the coordinator always sends them. */
 export type GpuHealth = Required<Schemas["GpuHealthResponse"]>;
+export type HostGpu = Schemas["HostGpuResponse"];
 export type HostHealth = Required<Omit<Schemas["HostHealthResponse"], "gpus">> & { gpus: GpuHealth[] };
 export type Host = Omit<Schemas["HostResponse"], "health"> & { health: HostHealth | null };
 export type LogEntry = Schemas["LogEntry"];

@@ -27,10 +27,27 @@ class HostHealthResponse(HostFigures, frozen=True, omit_defaults=False, kw_only=
     gpus: list[GpuHealthResponse]
 
 
+class HostGpuResponse(Struct, frozen=True, kw_only=True):
+    """A GPU of a host; `uuid` is null if its driver does not tell it.
+
+    `offered` is whether it belongs to a slot of the agent. `excluded` is the reason why no worker
+    gets it, null if it is used.
+    """
+
+    index: int
+    uuid: str | None
+    offered: bool
+    excluded: str | None
+    excluded_by: str | None
+    excluded_at: int | None
+
+
 class HostResponse(Struct, frozen=True, kw_only=True):
     """A host; `agent` is null if it has none, `health` and `measured_at` if it was not measured.
 
-    `excluded` is the reason why no worker is placed there, null if it is used.
+    `excluded` is the reason why no worker is placed there, null if it is used. `gpus` are those
+    that the agent offers, that were measured, or that are excluded. `usable_slots` are the agent's
+    slots that workers may get.
     """
 
     id: str
@@ -43,6 +60,8 @@ class HostResponse(Struct, frozen=True, kw_only=True):
     excluded_by: str | None
     excluded_at: int | None
     failures: int
+    gpus: list[HostGpuResponse]
+    usable_slots: int
 
 
 class ExcludeHostRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,3 +80,10 @@ class HostChangedResponse(Struct, frozen=True):
     """The host that was changed."""
 
     host_id: str
+
+
+class GpuChangedResponse(Struct, frozen=True):
+    """The GPU that was changed, as the request named it."""
+
+    host_id: str
+    gpu: str

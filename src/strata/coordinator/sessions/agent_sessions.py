@@ -23,10 +23,11 @@ from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.stack_requests import report_command, requests_to_agent
 from strata.coordinator.sessions.task_environments import Environments, Vault
 from strata.core.events import Event
+from strata.core.hosts.gpu_exclusion import excluded_keys
 from strata.core.hosts.host_exclusion import ReportSelfTest
 from strata.core.hosts.host_record import ReportHost
 from strata.core.limits import require_text
-from strata.core.state import Agent, Cluster
+from strata.core.state import Agent, Cluster, Gpu
 from strata.core.task_state import Task
 from strata.core.tasks.standing import AFFECTING, Duty, affected, duties_by_agent
 from strata.core.tasks.task_lifecycle import TaskStateChanged
@@ -128,6 +129,7 @@ class AgentSessions:
                 jobs=own.values(),
                 heartbeat_interval_ms=int(self.settings.heartbeat_interval_s * 1000),
                 completed_task_ids=completed[-MAX_COMPLETED:],
+                excluded_gpus=excluded_keys(state, agent),
             )
             session.stream.send(pb.AgentOrder(duties=duties))
 
@@ -215,11 +217,14 @@ class AgentSession:
         hello = message.hello
         if self.agent:
             raise InvalidArgument("AgentHello was sent twice", hint="open one stream per agent")
+        for slot in hello.slot_gpus:
+            require_text(**{f"gpu {gpu.index}": gpu.uuid for gpu in slot.gpus})
         command = RegisterAgent(
             agent=hello.agent_id,
             hostname=hello.hostname,
             slots=hello.slots,
             nonce=digest(hello.nonce),
+            gpus=[[Gpu(gpu.index, gpu.uuid) for gpu in slot.gpus] for slot in hello.slot_gpus],
         )
         put = partial(self.engine.ask, command)
         self._backlog.submit(message.ByteSize(), put, self._registered)
@@ -264,12 +269,13 @@ class AgentSession:
 
     def _self_test_failed(self, message: pb.AgentMessage) -> None:
         failed = message.self_test_failed
-        require_text(task_id=failed.task_id, reason=failed.reason)
+        require_text(task_id=failed.task_id, reason=failed.reason, gpu=failed.gpu)
         command = ReportSelfTest(
             agent=self.agent,
             incarnation=self.incarnation,
             task=failed.task_id,
             reason=failed.reason,
+            gpu=failed.gpu,
         )
         put = partial(self.engine.ask, command)
         self._backlog.submit(message.ByteSize(), put, self._done)

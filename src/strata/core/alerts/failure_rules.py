@@ -28,6 +28,7 @@ from strata.core.alerts.alert_record import Finding
 from strata.core.alerts.alert_settings import AlertThresholds
 from strata.core.alerts.open_conditions import OpenConditions
 from strata.core.events import Event, Now, position_id
+from strata.core.hosts.gpu_exclusion import GpuExcluded, GpuIncluded
 from strata.core.hosts.host_exclusion import HostExcluded, HostIncluded
 from strata.core.metrics.sliding_windows import SECOND_NS
 from strata.core.state import Alert, Cluster, Salvage
@@ -54,7 +55,10 @@ RANGES_SHOWN = 3
 class FailureRules:
     """Follows losses of workers, ends of tasks, and the state of the log."""
 
-    FOLLOWED = (WorkerLost, TaskStateChanged, HostExcluded, HostIncluded)
+    FOLLOWED = (
+        *(WorkerLost, TaskStateChanged),
+        *(HostExcluded, HostIncluded, GpuExcluded, GpuIncluded),
+    )
 
     def __init__(self, conditions: OpenConditions, thresholds: AlertThresholds) -> None:
         self._conditions = conditions
@@ -90,12 +94,13 @@ class FailureRules:
                 self._lost(body, event, now_ns)
         elif isinstance(body, TaskStateChanged) and self._limits.on(FAILED):
             self._task_changed(body, event, now_ns)
-        elif isinstance(body, HostExcluded) and body.by != "person" and self._limits.on(EXCLUDED):
-            self._excluded(body, event, now_ns)
-        elif isinstance(body, HostIncluded):
+        elif isinstance(body, HostExcluded | GpuExcluded):
+            if body.by != "person" and self._limits.on(EXCLUDED):
+                self._excluded(body, event, now_ns)
+        elif isinstance(body, HostIncluded | GpuIncluded):
             reason = f"it was included again{': ' if body.reason else ''}{body.reason}"
             cause = (position_id(event.seq),)
-            self._conditions.end(EXCLUDED, f"host:{body.host}", reason, cause)
+            self._conditions.end(EXCLUDED, _excluded_subject(body), reason, cause)
 
     def dropped(self, task: str, worker: str, count: int, ref: str, now: Now) -> None:
         """Note that a worker dropped events."""
@@ -188,13 +193,17 @@ class FailureRules:
             cause = (position_id(event.seq),)
             self._conditions.end(FAILED, subject, f"the task is {body.after} again", cause)
 
-    def _excluded(self, body: HostExcluded, event: Event, now_ns: int) -> None:
+    def _excluded(self, body: HostExcluded | GpuExcluded, event: Event, now_ns: int) -> None:
+        if isinstance(body, GpuExcluded):
+            text = f"GPU {body.gpu} of host {body.host} was excluded, so no worker gets it"
+        else:
+            text = f"host {body.host} was excluded, so no worker is placed there"
         self._conditions.hold(
             Finding(
                 rule=EXCLUDED,
-                subject=f"host:{body.host}",
+                subject=_excluded_subject(body),
                 severity="warning",
-                text=f"host {body.host} was excluded, so no worker is placed there: {body.reason}",
+                text=f"{text}: {body.reason}",
                 evidence={"excluded_by": body.by},
                 causes=(position_id(event.seq), *event.cause),
             ),
@@ -212,6 +221,11 @@ class FailureRules:
                 self._conditions.end(DAMAGED, subject, reason, expired=True)
             elif not self._conditions.holds(DAMAGED, subject):
                 self._conditions.hold(_damage(salvage, subject), now.mono_ns)
+
+
+def _excluded_subject(body: HostExcluded | HostIncluded | GpuExcluded | GpuIncluded) -> str:
+    gpu = f" GPU {body.gpu}" if isinstance(body, GpuExcluded | GpuIncluded) else ""
+    return f"host:{body.host}{gpu}"
 
 
 def _damage(salvage: Salvage, subject: str) -> Finding:

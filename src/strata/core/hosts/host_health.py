@@ -22,6 +22,7 @@ class GpuHealth(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """
 
     index: int
+    uuid: str = ""
     name: str = ""
     lost: bool = False
     utilization_percent: float | None = None

@@ -19,7 +19,7 @@ from strata.core.checkpoints import checkpoint_lifecycle, checkpoint_retention, 
 from strata.core.datasets import dataset_rules, lane_balance, shard_leases, training_loops
 from strata.core.events import Envelope, Fact
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
-from strata.core.hosts import host_exclusion, host_record
+from strata.core.hosts import gpu_exclusion, host_exclusion, host_record
 from strata.core.record import log_salvage, record_retention
 from strata.core.record.event_codec import CODEC
 from strata.core.tasks import (
@@ -51,6 +51,7 @@ MODULES = (
     host_agents,
     host_record,
     host_exclusion,
+    gpu_exclusion,
     stack_collection,
     task_lifecycle,
     continuation,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
 
-from strata.core.state import Cluster
+from strata.core.state import Agent, Cluster, Gpu, Host
 from strata.core.task_state import Placement, Task
 
 
@@ -70,24 +70,40 @@ def taken_slots(state: Cluster) -> Counter[str]:
     return taken
 
 
+def is_gpu_excluded(host: Host, gpu: Gpu) -> bool:
+    """Whether no worker gets a GPU of a host."""
+    return any(each.gpu.is_same(gpu) for each in host.excluded_gpus.values())
+
+
+def usable_slots(state: Cluster, agent: Agent) -> int:
+    """How many slots of an agent workers may get: none unless it is up and not excluded, and none
+    with an excluded GPU."""
+    host = state.hosts.get(agent.id)
+    if not agent.up or (host is not None and host.excluded):
+        return 0
+    if host is None or not host.excluded_gpus:
+        return agent.slots
+    lost = sum(any(is_gpu_excluded(host, gpu) for gpu in slot) for slot in agent.gpus)
+    return max(agent.slots - lost, 0)
+
+
 def is_usable(state: Cluster, agent: str) -> bool:
-    """Whether workers may be placed on the host of an agent: it is up and not excluded."""
-    known, host = state.agents.get(agent), state.hosts.get(agent)
-    return known is not None and known.up and not (host is not None and host.excluded)
+    """Whether workers may be placed on the host of an agent."""
+    known = state.agents.get(agent)
+    return known is not None and usable_slots(state, known) > 0
 
 
 def free_slots(state: Cluster) -> dict[str, int]:
-    """Free slots of each agent that is up and not excluded."""
+    """Free slots of each agent that is usable. A worker on an excluded GPU, which goes on, counts
+    as if it had one of the usable slots, because only the agent knows which one it has."""
     taken = taken_slots(state)
-    return {
-        agent.id: max(agent.slots - taken[agent.id], 0)
-        for agent in state.agents.values()
-        if is_usable(state, agent.id)
-    }
+    usable = {agent.id: usable_slots(state, agent) for agent in state.agents.values()}
+    return {agent: max(slots - taken[agent], 0) for agent, slots in usable.items() if slots}
 
 
 def held_slots(state: Cluster, task: Task) -> int:
     """How many slots a task holds that can be used when it ends."""
     vacant = set(task.vacant)
-    places = (p.agent for worker, p in task.placements.items() if worker not in vacant)
-    return sum(is_usable(state, agent) for agent in places)
+    places = Counter(p.agent for worker, p in task.placements.items() if worker not in vacant)
+    known = ((state.agents.get(agent), held) for agent, held in places.items())
+    return sum(min(held, usable_slots(state, agent)) for agent, held in known if agent is not None)

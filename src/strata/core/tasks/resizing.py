@@ -34,7 +34,7 @@ from strata.core.tasks.elastic_workers import (
     regroup_if_enough,
 )
 from strata.core.tasks.framework_trainer import new_training
-from strata.core.tasks.host_slots import is_usable
+from strata.core.tasks.host_slots import usable_slots
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_queue import Queue
 from strata.errors import InvalidArgument, NotAllowedNow
@@ -168,8 +168,7 @@ def _require_numbers(d: Decision, task: Task, spec: TaskSpec) -> None:
             f"min_workers is {spec.min_workers}", hint="it must be between 1 and worker_count"
         )
     check_range(spec)
-    agents = d.state.agents.values()
-    offered = sum(agent.slots for agent in agents if is_usable(d.state, agent.id))
+    offered = sum(usable_slots(d.state, agent) for agent in d.state.agents.values())
     grows = not spec.external and spec.starting_slots > task.spec.starting_slots
     if grows and spec.starting_slots > offered:
         raise InvalidArgument(

@@ -17,6 +17,7 @@ from strata.core.datasets.dataset_rules import AssignmentChanged, DatasetAttache
 from strata.core.events import Event
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
+from strata.core.hosts.gpu_exclusion import GpuExcluded, GpuIncluded
 from strata.core.state import Cluster
 from strata.core.task_state import LoopExit, Phase, Recovery, Task, TaskState
 from strata.core.tasks.elastic_workers import WorkersReleased
@@ -43,6 +44,8 @@ AFFECTING = (
     TaskPlaced,
     TaskStateChanged,
     WorkersReleased,
+    GpuExcluded,
+    GpuIncluded,
 )
 """The facts that change what a worker or agent is sent; most facts, such as arrivals, do not."""
 
@@ -230,6 +233,8 @@ def affected(state: Cluster, events: Iterable[Event]) -> Affected:
             whose = _affected_by_state(state, state.tasks.get(body.task))
             workers.update(dict.fromkeys(whose.workers))
             agents.update(dict.fromkeys(whose.agents))
+        elif isinstance(body, GpuExcluded | GpuIncluded):
+            agents[body.host] = None
         elif isinstance(body, WorkerLost) and body.task in state.tasks:
             placement = state.tasks[body.task].placements.get(body.worker)
             agents.update({placement.agent: None} if placement else {})

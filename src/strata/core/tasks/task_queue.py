@@ -16,7 +16,7 @@ from functools import cached_property
 from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.elastic_workers import waiting_workers
-from strata.core.tasks.host_slots import free_slots, is_usable
+from strata.core.tasks.host_slots import free_slots, usable_slots
 
 CANNOT_COMPLETE = ("failed", "stopped", "unknown")
 HOW = {"failed": "failed", "stopped": "was stopped", "unknown": "is no longer known"}
@@ -111,21 +111,33 @@ class Queue:
     @cached_property
     def _offer(self) -> str:
         up = [agent for agent in self._state.agents.values() if agent.up]
-        excluded = [agent for agent in up if not is_usable(self._state, agent.id)]
-        offered = sum(agent.slots for agent in up) - sum(agent.slots for agent in excluded)
+        offered = sum(usable_slots(self._state, agent) for agent in up)
         if not up:
             return "no agent is up"
         free = sum(free_slots(self._state).values())
         offer = f"{free} of {offered} {'is' if free == 1 else 'are'} free"
-        return f"{offer}{self._excluded([agent.id for agent in excluded])}"
+        return f"{offer}{self._excluded([agent.id for agent in up])}"
 
     def _excluded(self, hosts: list[str]) -> str:
-        """Which hosts are excluded, and why the first one is."""
-        if not hosts:
-            return ""
-        verb = "host" if len(hosts) == 1 else f"{len(hosts)} hosts, such as"
-        reason = self._state.hosts[hosts[0]].excluded
-        return f"; excluded {'is' if len(hosts) == 1 else 'are'} {verb} {hosts[0]}: {reason}"
+        """Which hosts and GPUs are excluded, and why the first one is."""
+        known = [self._state.hosts[host] for host in hosts if host in self._state.hosts]
+        whole = [(host.id, host.excluded) for host in known if host.excluded]
+        gpus = [
+            (f"{each.gpu.index} of host {host.id}", each.reason)
+            for host in known
+            for each in host.excluded_gpus.values()
+            if not host.excluded
+        ]
+        return _named(whole, "host") + _named(gpus, "GPU")
+
+
+def _named(excluded: list[tuple[str, str]], kind: str) -> str:
+    """How many hosts or GPUs are excluded, the first one, and why it is."""
+    if not excluded:
+        return ""
+    name, reason = excluded[0]
+    what = f"is {kind}" if len(excluded) == 1 else f"are {len(excluded)} {kind}s, such as"
+    return f"; excluded {what} {name}: {reason}"
 
 
 def ordinal(number: int) -> str:

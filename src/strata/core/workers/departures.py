@@ -119,7 +119,7 @@ class Departures:
         gone.facts.append(lost)
         gone.only_spares &= spare
         if c.signal not in HOST_LOSSES:
-            attribute(d, task, worker.id, c.reason, c.failure or c.signal, lost)
+            attribute(d, task, worker.id, c.reason, c.failure or c.signal, lost, c.gpus)
         placement = task.placements.get(worker.id)
         if c.host_in_doubt and placement is not None:
             gone.doubtful_hosts.add(placement.agent)
@@ -145,10 +145,18 @@ class Departures:
         gone.left.append(c)
         gone.facts.append(_record_leaving(self._d, task, c, finished=False))
 
-    def exit(self, task: Task, worker: str, reason: str, how: str, exited: str) -> None:
+    def exit(
+        self,
+        task: Task,
+        worker: str,
+        reason: str,
+        how: str,
+        exited: str,
+        gpus: tuple[str, ...] = (),
+    ) -> None:
         """Note the exit of a process whose worker had not joined, or was lost before."""
         if worker not in self._d.state.workers:
-            attribute(self._d, task, worker, reason, how, exited)
+            attribute(self._d, task, worker, reason, how, exited, gpus)
         gone = self._of(task)
         gone.exited.setdefault(reason, []).append(worker)
         gone.facts.append(exited)

@@ -1,8 +1,10 @@
 """Agents: one per host; they offer slots, start workers and report how processes ended."""
 
+from msgspec import field
+
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
-from strata.core.state import Agent, Cluster
+from strata.core.state import Agent, Cluster, Gpu
 from strata.core.task_state import Task
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_lifecycle import change_state
@@ -15,12 +17,15 @@ UNKNOWN_CODE = -1
 """The exit code of a process that outlived the agent that started it: only the parent process can
 read it."""
 
+MAX_GPUS = 256
+"""GPUs of one slot."""
+
 NEVER_JOINED = "ended with exit code 0 and never joined: a script trains after strata.join()"
 """Starting such a script again would not help: it never joins."""
 
 
 class AgentRegistered(Fact, frozen=True, kw_only=True):
-    """A host offers slots."""
+    """A host offers slots; `gpus` are those of each slot."""
 
     sentence = "{agent} registered on host {hostname} with {slots:slot}"
 
@@ -29,6 +34,7 @@ class AgentRegistered(Fact, frozen=True, kw_only=True):
     hostname: str
     slots: int
     nonce: str = ""
+    gpus: list[list[Gpu]] = field(default_factory=list)
 
 
 class AgentSlotsChanged(Fact, frozen=True, kw_only=True):
@@ -39,6 +45,15 @@ class AgentSlotsChanged(Fact, frozen=True, kw_only=True):
     agent: str
     before: int
     after: int
+
+
+class AgentGpusChanged(Fact, frozen=True, kw_only=True):
+    """An agent reconnected with other GPUs in its slots."""
+
+    sentence = "{agent} offers other GPUs than before"
+
+    agent: str
+    gpus: list[list[Gpu]]
 
 
 class AgentLost(Fact, frozen=True, kw_only=True):
@@ -52,7 +67,8 @@ class AgentLost(Fact, frozen=True, kw_only=True):
 
 
 class WorkerExited(Fact, frozen=True, kw_only=True):
-    """An agent reported that a worker's process ended; `signal` is 0 unless one killed it."""
+    """An agent reported that a worker's process ended; `signal` is 0 unless one killed it. `gpus`
+    are those that the process had."""
 
     sentence = "the process of {worker} [was killed by signal {signal}|exited with code {code}]"
     lane_mark = True
@@ -63,6 +79,7 @@ class WorkerExited(Fact, frozen=True, kw_only=True):
     start: int
     code: int
     signal: int = 0
+    gpus: list[str] = field(default_factory=list)
 
 
 class RegisterAgent(Command, frozen=True):
@@ -70,6 +87,7 @@ class RegisterAgent(Command, frozen=True):
     hostname: str = ""
     slots: int = 1
     nonce: str = ""
+    gpus: list[list[Gpu]] = field(default_factory=list)
 
 
 class DeclareAgentLost(Command, frozen=True):
@@ -86,6 +104,7 @@ class ReportExit(Command, frozen=True):
     start: int
     code: int
     signal: int = 0
+    gpus: tuple[str, ...] = ()
 
 
 @applies(AgentRegistered)
@@ -98,12 +117,18 @@ def _registered(state: Cluster, fact: AgentRegistered, event: Event) -> None:
         slots=fact.slots,
         nonce=fact.nonce,
         registered_ns=event.wall_ns,
+        gpus=fact.gpus,
     )
 
 
 @applies(AgentSlotsChanged)
 def _slots_changed(state: Cluster, fact: AgentSlotsChanged, event: Event) -> None:
     state.agents[fact.agent].slots = fact.after
+
+
+@applies(AgentGpusChanged)
+def _gpus_changed(state: Cluster, fact: AgentGpusChanged, event: Event) -> None:
+    state.agents[fact.agent].gpus = fact.gpus
 
 
 @applies(AgentLost)
@@ -144,10 +169,11 @@ def register(d: Decision, c: RegisterAgent) -> Agent:
         raise InvalidArgument(
             f"agent {c.agent!r} offers {c.slots} slots", hint="name it and offer at least one slot"
         )
+    _check_gpus(c)
     known = d.state.agents.get(c.agent)
     if known is not None and known.up:
         if c.nonce and known.nonce == c.nonce:
-            _note_slots(d, known, c)
+            _note_offer(d, known, c)
             return known
         raise AlreadyExists(
             f"agent {c.agent!r} is registered and alive", hint="choose another name for this agent"
@@ -158,18 +184,34 @@ def register(d: Decision, c: RegisterAgent) -> Agent:
         hostname=c.hostname,
         slots=c.slots,
         nonce=c.nonce,
+        gpus=c.gpus,
     )
     place_waiting(d, d.record(registered, c.cause))
     return d.state.agents[c.agent]
 
 
-def _note_slots(d: Decision, agent: Agent, c: RegisterAgent) -> None:
-    """Record that an agent offers another number of slots after its restart; its workers run on."""
-    if agent.slots == c.slots:
-        return
-    place_waiting(
-        d, d.record(AgentSlotsChanged(agent=agent.id, before=agent.slots, after=c.slots), c.cause)
-    )
+def _check_gpus(c: RegisterAgent) -> None:
+    if c.gpus and len(c.gpus) != c.slots:
+        raise InvalidArgument(
+            f"agent {c.agent!r} names the GPUs of {len(c.gpus)} slots and offers {c.slots}",
+            hint="name the GPUs of each slot, or none",
+        )
+    if any(len(slot) > MAX_GPUS for slot in c.gpus):
+        raise InvalidArgument(
+            f"agent {c.agent!r} has a slot of more than {MAX_GPUS} GPUs", hint="offer more slots"
+        )
+
+
+def _note_offer(d: Decision, agent: Agent, c: RegisterAgent) -> None:
+    """Record that an agent offers other slots or GPUs after its restart; its workers run on."""
+    cause = c.cause
+    if agent.gpus != c.gpus:
+        cause = (d.record(AgentGpusChanged(agent=agent.id, gpus=c.gpus), cause),)
+    if agent.slots != c.slots:
+        changed = AgentSlotsChanged(agent=agent.id, before=agent.slots, after=c.slots)
+        cause = (d.record(changed, cause),)
+    if cause != c.cause:
+        place_waiting(d, cause)
 
 
 @decides(ReportExit)
@@ -192,7 +234,13 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
     runs = c.start == placement.start and c.worker not in task.vacant
     exited = d.record(
         WorkerExited(
-            task=c.task, worker=c.worker, agent=c.agent, start=c.start, code=c.code, signal=c.signal
+            task=c.task,
+            worker=c.worker,
+            agent=c.agent,
+            start=c.start,
+            code=c.code,
+            signal=c.signal,
+            gpus=list(c.gpus),
         ),
         c.cause,
     )
@@ -205,6 +253,7 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
             signal="exit",
             reason=f"its process ended with {how}",
             failure=f"signal {c.signal}" if c.signal else f"exit code {c.code}",
+            gpus=c.gpus,
             cause=(exited,),
         )
         if released:
@@ -218,7 +267,7 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
     elif worker is None or not worker.done:
         when = "before it joined" if worker is None else "before the task was done"
         reason = f"its process ended with {how} {when}"
-        departures.exit(task, c.worker, reason, how, exited)
+        departures.exit(task, c.worker, reason, how, exited, c.gpus)
 
 
 def _is_new(d: Decision, task: Task, c: ReportExit) -> bool:

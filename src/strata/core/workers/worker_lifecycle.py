@@ -185,7 +185,7 @@ class DeclareLost(Command, frozen=True):
     """`gave_up`: the worker itself reported that it failed. `refused`: before its first step, with
     an error that the script gets again at every start. `host_in_doubt`: its host's agent is
     silent too, so that its replacement is better placed on another host. `failure`: as in
-    `WorkerLost`, if that is more than the signal."""
+    `WorkerLost`, if that is more than the signal. `gpus`: those of its process, if it ended."""
 
     worker: str
     incarnation: int
@@ -196,6 +196,7 @@ class DeclareLost(Command, frozen=True):
     refused: bool = False
     host_in_doubt: bool = False
     failure: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 def were_lost(workers: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 import pynvml  # type: ignore[import-untyped]
+from msgspec import Struct
 
 from strata.config import inherited
 from strata.core.workers.heartbeats import GpuMetrics
@@ -41,6 +42,32 @@ def seen_as(cards: Sequence[str]) -> dict[str, str]:
         return {}
     order = {} if VISIBLE in inherited() else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {VISIBLE: ",".join(dict.fromkeys(cards)), **order}
+
+
+class CardId(Struct, frozen=True):
+    """A GPU by what its driver tells: the index is -1 and the UUID empty if it does not."""
+
+    index: int
+    uuid: str
+
+    @property
+    def key(self) -> str:
+        """The UUID, or the index without one."""
+        return self.uuid or str(self.index)
+
+
+def identified(name: str) -> CardId:
+    """A GPU, given its index or UUID."""
+    known = CardId(int(name), "") if name.isdigit() else CardId(-1, name)
+    if not present_count():
+        return known
+    try:
+        handle = handle_of(name)
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+        return CardId(int(pynvml.nvmlDeviceGetIndex(handle)), uuid)
+    except pynvml.NVMLError as error:
+        log.debug("the driver does not identify GPU %s: %s", name, error)
+        return known
 
 
 class Cards:

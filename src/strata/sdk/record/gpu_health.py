@@ -99,6 +99,7 @@ class _Card:
         fields = self._fields()
         return GpuHealth(
             index=self._index or 0,
+            uuid=self._uuid,
             name=self._name,
             lost=self._is_lost(),
             utilization_percent=None if use is None else float(use.gpu),

@@ -325,6 +325,7 @@ def job(task: Task, environment: dict[str, str], grace_s: float, blocked: str = 
 
 def exit_report(message: pb.ProcessExited, agent: str, incarnation: int) -> ReportExit:
     """The command of an agent's report that a process ended."""
+    require_text(**{f"gpus[{number}]": gpu for number, gpu in enumerate(message.gpus)})
     return ReportExit(
         agent=agent,
         incarnation=incarnation,
@@ -333,4 +334,5 @@ def exit_report(message: pb.ProcessExited, agent: str, incarnation: int) -> Repo
         start=message.start,
         code=message.code,
         signal=message.signal,
+        gpus=tuple(message.gpus[:MAX_CARDS]),
     )

@@ -208,7 +208,7 @@ class HostHealth(_message.Message):
     def __init__(self, load_1m: _Optional[float] = ..., cpu_count: _Optional[int] = ..., cpu_pressure_percent: _Optional[float] = ..., memory_pressure_percent: _Optional[float] = ..., io_pressure_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., oom_kills: _Optional[int] = ..., cgroup_oom_kills: _Optional[int] = ..., disk_latency_ms: _Optional[float] = ..., slowest_disk: _Optional[str] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., nic_errors: _Optional[int] = ..., nic_drops: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ...) -> None: ...
 
 class GpuHealth(_message.Message):
-    __slots__ = ("index", "name", "lost", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "memory_temperature_celsius", "power_watts", "power_limit_watts", "sm_clock_mhz", "memory_clock_mhz", "throttle_reasons", "ecc_corrected", "ecc_uncorrected", "xid_errors", "last_xid", "pcie_replays", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_errors", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+    __slots__ = ("index", "name", "lost", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "memory_temperature_celsius", "power_watts", "power_limit_watts", "sm_clock_mhz", "memory_clock_mhz", "throttle_reasons", "ecc_corrected", "ecc_uncorrected", "xid_errors", "last_xid", "pcie_replays", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_errors", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "uuid")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class GpuHealth(_message.Message):
     NVLINK_ERRORS_FIELD_NUMBER: _ClassVar[int]
     NVLINK_RX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     NVLINK_TX_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     lost: bool
@@ -255,7 +256,8 @@ class GpuHealth(_message.Message):
     nvlink_errors: int
     nvlink_rx_bytes_per_s: float
     nvlink_tx_bytes_per_s: float
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., lost: _Optional[bool] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., temperature_celsius: _Optional[float] = ..., memory_temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[str] = ..., ecc_corrected: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., xid_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., pcie_replays: _Optional[int] = ..., pcie_rx_bytes_per_s: _Optional[float] = ..., pcie_tx_bytes_per_s: _Optional[float] = ..., nvlink_errors: _Optional[int] = ..., nvlink_rx_bytes_per_s: _Optional[float] = ..., nvlink_tx_bytes_per_s: _Optional[float] = ...) -> None: ...
+    uuid: str
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., lost: _Optional[bool] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., temperature_celsius: _Optional[float] = ..., memory_temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., sm_clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[str] = ..., ecc_corrected: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., xid_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., pcie_replays: _Optional[int] = ..., pcie_rx_bytes_per_s: _Optional[float] = ..., pcie_tx_bytes_per_s: _Optional[float] = ..., nvlink_errors: _Optional[int] = ..., nvlink_rx_bytes_per_s: _Optional[float] = ..., nvlink_tx_bytes_per_s: _Optional[float] = ..., uuid: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("worker_id", "timestamp_ms", "state", "current_step", "current_epoch", "current_task", "resources", "incarnation", "nonce")
@@ -1234,42 +1236,62 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ..., health: _Optional[_Union[HostHealth, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., self_test_failed: _Optional[_Union[SelfTestFailed, _Mapping]] = ...) -> None: ...
 
 class SelfTestFailed(_message.Message):
-    __slots__ = ("task_id", "reason")
+    __slots__ = ("task_id", "reason", "gpu")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     reason: str
-    def __init__(self, task_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    gpu: str
+    def __init__(self, task_id: _Optional[str] = ..., reason: _Optional[str] = ..., gpu: _Optional[str] = ...) -> None: ...
 
 class AgentHello(_message.Message):
-    __slots__ = ("agent_id", "hostname", "slots", "nonce")
+    __slots__ = ("agent_id", "hostname", "slots", "nonce", "slot_gpus")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_GPUS_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     hostname: str
     slots: int
     nonce: str
-    def __init__(self, agent_id: _Optional[str] = ..., hostname: _Optional[str] = ..., slots: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
+    slot_gpus: _containers.RepeatedCompositeFieldContainer[SlotGpus]
+    def __init__(self, agent_id: _Optional[str] = ..., hostname: _Optional[str] = ..., slots: _Optional[int] = ..., nonce: _Optional[str] = ..., slot_gpus: _Optional[_Iterable[_Union[SlotGpus, _Mapping]]] = ...) -> None: ...
+
+class SlotGpus(_message.Message):
+    __slots__ = ("gpus",)
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("index", "uuid")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    uuid: str
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ...) -> None: ...
 
 class AgentBeat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ProcessExited(_message.Message):
-    __slots__ = ("task_id", "worker_id", "start", "code", "signal")
+    __slots__ = ("task_id", "worker_id", "start", "code", "signal", "gpus")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     worker_id: str
     start: int
     code: int
     signal: int
-    def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., start: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., start: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessOutput(_message.Message):
     __slots__ = ("task_id", "worker_id", "logs")
@@ -1308,17 +1330,19 @@ class AgentOrder(_message.Message):
     def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_taken: _Optional[_Union[OutputTaken, _Mapping]] = ..., left_settled: _Optional[_Union[LeftSettled, _Mapping]] = ..., collect_stacks: _Optional[_Union[CollectStacks, _Mapping]] = ...) -> None: ...
 
 class Duties(_message.Message):
-    __slots__ = ("jobs", "heartbeat_interval_ms", "completed_task_ids")
+    __slots__ = ("jobs", "heartbeat_interval_ms", "completed_task_ids", "excluded_gpus")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_GPUS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     heartbeat_interval_ms: int
     completed_task_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    excluded_gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ..., excluded_gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked")
+    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked", "self_test")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1337,6 +1361,7 @@ class Job(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    SELF_TEST_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
@@ -1348,7 +1373,8 @@ class Job(_message.Message):
     world_size: int
     seats: _containers.RepeatedCompositeFieldContainer[Seat]
     blocked: str
-    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ...) -> None: ...
+    self_test: bool
+    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ..., self_test: _Optional[bool] = ...) -> None: ...
 
 class Seat(_message.Message):
     __slots__ = ("worker_id", "start")

@@ -16,7 +16,8 @@ export function hottest({ health }: Host): string {
   return degrees.length === 0 ? `${health.gpus.length}` : `${health.gpus.length} · ${Math.round(Math.max(...degrees))} °C`;
 }
 
-function faultsOfGpu(gpu: GpuHealth): string[] {
+/** What is wrong with a GPU, in words. */
+export function faultsOfGpu(gpu: GpuHealth): string[] {
   const reasons = (gpu.throttle_reasons ?? "").split(",");
   const faults = [
     gpu.lost && "lost",
@@ -28,8 +29,9 @@ function faultsOfGpu(gpu: GpuHealth): string[] {
 }
 
 /** Why the host is excluded or was lost, and which faults its hardware has; empty without any. */
-export function faultsOf({ agent, excluded, health }: Host): string {
+export function faultsOf({ agent, excluded, gpus, health }: Host): string {
   const faults = excluded ? [excluded] : [];
+  for (const gpu of gpus) if (gpu.excluded) faults.push(`GPU ${gpu.index} is excluded: ${gpu.excluded}`);
   if (agent && !agent.up && agent.reason) faults.push(agent.reason);
   for (const gpu of health?.gpus ?? []) {
     const own = faultsOfGpu(gpu);

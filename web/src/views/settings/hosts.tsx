@@ -15,12 +15,13 @@ import { ErrorMessage } from "../../ui/placeholders";
 import { Mark } from "../../ui/state-mark";
 import { Table, type Column } from "../../ui/table";
 import { HostCharts } from "./host-charts";
+import { HostGpus } from "./host-gpus";
 import { faultsOf, hottest, pressures } from "./host-health";
 
 const COLUMNS: Column<Host>[] = [
   { name: "Host", width: "minmax(8rem, 1fr)", cell: (host) => <span title={host.hostname}>{host.id}</span>, by: (host) => host.id },
   { name: "State", width: "6rem", cell: (host) => <HostState host={host} /> },
-  { name: "Slots used", width: "5.5rem", right: true, cell: (host) => (host.agent ? `${host.agent.slots_used} / ${host.agent.slots}` : "–"), by: (host) => host.agent?.slots ?? 0 },
+  { name: "Slots used", width: "5.5rem", right: true, cell: (host) => (host.agent ? `${host.agent.slots_used} / ${host.usable_slots}` : "–"), by: (host) => host.agent?.slots ?? 0, help: "Used, and usable: without those of excluded GPUs" },
   { name: "Load", width: "5rem", right: true, cell: (host) => host.health?.load_1m?.toFixed(1) ?? "–", by: (host) => host.health?.load_1m ?? -1, help: "Processes that run or wait, mean over one minute" },
   { name: "Pressure", width: "13rem", right: true, cell: (host) => pressures(host), help: "Percent of the last minute short of CPU, memory, disk" },
   { name: "Memory free", width: "6.5rem", right: true, cell: (host) => bytes(host.health?.memory_available_bytes), by: (host) => host.health?.memory_available_bytes ?? -1 },
@@ -77,6 +78,7 @@ export function Hosts() {
       {hosts.length === 0 && <p className="mb-2 text-faint">No host offers slots. Start an agent on each host:</p>}
       {hosts.length === 0 ? <Command text="strata agent --slots 4" /> : <Table label="Hosts" rows={hosts} columns={[...COLUMNS, actions]} keyOf={(host) => host.id} sort={{ column: "Host", down: false }} sortParam="hosts" />}
       {asked && <ChangeHost key={`${asked.what} ${asked.id}`} {...asked} close={() => setAsked(null)} />}
+      {chosen && chosen.gpus.length > 0 && <HostGpus key={`GPUs ${chosen.id}`} host={chosen} />}
       {chosen && <HostCharts key={chosen.id} host={chosen} />}
     </Section>
   );

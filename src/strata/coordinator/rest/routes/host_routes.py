@@ -7,6 +7,7 @@ from litestar.params import FromPath, JSONBody
 from strata.coordinator.rest.error_responses import READS, READS_ONE, WRITES
 from strata.coordinator.rest.host_responses import (
     ExcludeHostRequest,
+    GpuChangedResponse,
     HostChangedResponse,
     HostResponse,
     IncludeHostRequest,
@@ -24,6 +25,7 @@ from strata.coordinator.rest.ports import TheApi
 from strata.coordinator.rest.routes.moment_routes import Moment, Named, moment_of
 from strata.coordinator.rest.views import host_views
 from strata.coordinator.rest.views.past_state import ThePast
+from strata.core.hosts.gpu_exclusion import ExcludeGpu, IncludeGpu
 from strata.core.hosts.host_exclusion import ExcludeHost, IncludeHost
 from strata.timeline.answers import HostHistory
 
@@ -57,6 +59,24 @@ async def include_host(
     return HostChangedResponse(host_id)
 
 
+@post("/hosts/{host_id:str}/gpus/{gpu:str}/exclude", status_code=200, responses=WRITES)
+async def exclude_gpu(
+    api: TheApi, host_id: FromPath[str], gpu: FromPath[str], data: JSONBody[ExcludeHostRequest]
+) -> GpuChangedResponse:
+    """Give a GPU, by its index or UUID, to no worker from now on; running ones go on."""
+    await api.engine.submit(ExcludeGpu(host=host_id, gpu=gpu, reason=data.reason))
+    return GpuChangedResponse(host_id, gpu)
+
+
+@post("/hosts/{host_id:str}/gpus/{gpu:str}/include", status_code=200, responses=WRITES)
+async def include_gpu(
+    api: TheApi, host_id: FromPath[str], gpu: FromPath[str], data: JSONBody[IncludeHostRequest]
+) -> GpuChangedResponse:
+    """Give an excluded GPU to workers again."""
+    await api.engine.submit(IncludeGpu(host=host_id, gpu=gpu, reason=data.reason))
+    return GpuChangedResponse(host_id, gpu)
+
+
 @get("/timeline/hosts", responses=READS_ONE)
 async def list_hosts_then(past: ThePast, time_ms: Moment = None) -> list[HostResponse]:
     """Hosts at a moment, by name, at most 500."""
@@ -73,4 +93,12 @@ async def get_host_history(past: ThePast, host: Named, time_ms: Moment = None) -
     )
 
 
-ENDPOINTS = [list_hosts, exclude_host, include_host, list_hosts_then, get_host_history]
+ENDPOINTS = [
+    list_hosts,
+    exclude_host,
+    include_host,
+    exclude_gpu,
+    include_gpu,
+    list_hosts_then,
+    get_host_history,
+]

@@ -156,6 +156,16 @@ def _hosts(state: Cluster, alerted: Alerted) -> Iterator[Attention]:
                 text=f"host {host.id} is excluded: {host.excluded}",
                 hint=f"when it is repaired: strata hosts include {host.id}",
             )
+        for each in host.excluded_gpus.values():
+            subject = f"host:{host.id} GPU {each.gpu.index}"
+            if not alerted.has("host", subject):
+                yield Attention(
+                    severity="warning",
+                    subject=subject,
+                    text=f"GPU {each.gpu.index} of host {host.id} is excluded: {each.reason}",
+                    hint=f"when it is repaired: strata hosts include {host.id} "
+                    f"--gpu {each.gpu.index}",
+                )
 
 
 def _workers(state: Cluster, task: Task, alerted: Alerted) -> Iterator[Attention]:

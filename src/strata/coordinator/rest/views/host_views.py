@@ -6,15 +6,18 @@ from msgspec import structs
 
 from strata.coordinator.rest.host_responses import (
     GpuHealthResponse,
+    HostGpuResponse,
     HostHealthResponse,
     HostResponse,
 )
 from strata.coordinator.rest.views import state_views
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.core.events import COORDINATOR
+from strata.core.hosts.gpu_exclusion import known_gpus, offered_gpus
 from strata.core.hosts.host_health import GpuHealth, HostFigures, HostHealth
 from strata.core.hosts.host_record import HostMeasured
 from strata.core.state import Cluster, Host
+from strata.core.tasks.host_slots import usable_slots
 from strata.timeline.answers import GpuHistory, HostHistory
 from strata.timeline.read.past_states import require_state
 from strata.timeline.read.records import MS_NS, SECOND_NS
@@ -24,7 +27,7 @@ HOST_FIGURES = [name for name in HostFigures.__struct_fields__ if name != "slowe
 GPU_FIGURES = [
     name
     for name in GpuHealth.__struct_fields__
-    if name not in ("index", "name", "lost", "throttle_reasons")
+    if name not in ("index", "uuid", "name", "lost", "throttle_reasons")
 ]
 MAX_HOSTS = 500
 HISTORY_NS = 3600 * SECOND_NS
@@ -55,9 +58,32 @@ def hosts(state: Cluster, heartbeats: Heartbeats, chosen: Iterable[Host]) -> lis
             excluded_by=host.excluded_by or None,
             excluded_at=host.excluded_ns // MS_NS or None,
             failures=len(host.failures),
+            gpus=gpus_of(state, host),
+            usable_slots=usable_slots(state, state.agents[host.id])
+            if host.id in state.agents
+            else 0,
         )
         for host in chosen
     ]
+
+
+def gpus_of(state: Cluster, host: Host) -> list[HostGpuResponse]:
+    """The GPUs of a host, and which are excluded."""
+    offered = offered_gpus(state, host.id)
+    found = []
+    for gpu in known_gpus(state, host.id):
+        why = next((e for e in host.excluded_gpus.values() if e.gpu.is_same(gpu)), None)
+        found.append(
+            HostGpuResponse(
+                index=gpu.index,
+                uuid=gpu.uuid or None,
+                offered=gpu in offered,
+                excluded=why.reason if why is not None else None,
+                excluded_by=why.by if why is not None else None,
+                excluded_at=why.wall_ns // MS_NS if why is not None else None,
+            )
+        )
+    return found
 
 
 def heartbeats_of_reports(state: Cluster) -> Heartbeats:

@@ -37,6 +37,8 @@ NOTABLE = frozenset(
         "CheckpointFailed",
         "CoordinatorStarted",
         "GenerationChanged",
+        "GpuExcluded",
+        "GpuIncluded",
         "HostExcluded",
         "HostIncluded",
         "RecoveryChosen",

@@ -1,0 +1,1 @@
+"""Hosts: those of a Ray cluster, and tables of their GPUs."""

@@ -21,6 +21,8 @@ from strata.sdk.session.channel import parse_addresses
 from strata.wire.v1 import coordinator_pb2 as pb
 
 FLUSH_S = 5.0
+AGENTS = "agents"
+"""The folder of all agents in a data folder."""
 
 Leaving: TypeAlias = Literal["end", "kill", "leave"]
 """What happens to the workers when the agent ends: ended gracefully, killed, or left running."""

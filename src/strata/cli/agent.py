@@ -12,10 +12,9 @@ import typer
 import uvloop
 from msgspec import structs
 
-from strata.agent.agent_host import Leaving, hosting
+from strata.agent.agent_host import AGENTS, Leaving, hosting
 from strata.cli.support.options import CoordinatorAddress, Token, coordinator_settings
 from strata.config import Settings
-from strata.launch.local_cluster import AGENTS
 from strata.logsetup import configure
 from strata.sdk.record.gpu_cards import visible_cards
 from strata.wire.grpc.connection_budget import raise_limit

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from strata.agent.agent_host import AgentHost, Leaving, hosting, this_process
+from strata.agent.agent_host import AGENTS, AgentHost, Leaving, hosting, this_process
 from strata.agent.worker_process import end_orphans
 from strata.config import Settings
 from strata.coordinator.server import Running, running
@@ -31,7 +31,6 @@ from strata.launch.run_notes import RUNS
 log = logging.getLogger(__name__)
 
 AGENT_NAME = "local"
-AGENTS = "agents"
 EMBEDDED = "embedded"
 """File in the folder of an agent that is part of the process of its coordinator."""
 

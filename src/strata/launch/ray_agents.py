@@ -22,10 +22,9 @@ from typing import Any
 import msgspec
 
 from strata import config
-from strata.agent.agent_host import AgentHost, Leaving, hosting
+from strata.agent.agent_host import AGENTS, AgentHost, Leaving, hosting
 from strata.config import Settings
 from strata.errors import SettingError, Unavailable
-from strata.launch.local_cluster import AGENTS
 from strata.logsetup import configure
 
 config.export({"RAY_USAGE_STATS_ENABLED": "0"})

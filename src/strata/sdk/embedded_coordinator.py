@@ -120,7 +120,11 @@ def coordinator(settings: Settings, name: str) -> EmbeddedCoordinator:
 
 def start(settings: Settings, name: str) -> EmbeddedCoordinator:
     """Start a coordinator and wait until it serves."""
-    extras.check("litestar")
+    if not extras.installed("litestar"):
+        raise SettingError(
+            "no coordinator address is set, and the packages of a coordinator are not installed",
+            hint="set COORDINATOR_ADDR=host:port, or pip install 'strata-runtime[server]'",
+        )
     named = {
         "STRATA_CHECKPOINT_DIR": settings.checkpoint_dir,
         "STRATA_SPOOL_DIR": settings.spool_dir,

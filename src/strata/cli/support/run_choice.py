@@ -283,8 +283,8 @@ def in_own_folder(settings: Settings, name: str) -> Settings:
 
 def end_left_behind(settings: Settings) -> None:
     """Stop workers that a killed run left in this folder; they would use the old port."""
+    from strata.agent.agent_host import AGENTS
     from strata.agent.worker_process import end_orphans
-    from strata.launch.local_cluster import AGENTS
 
     for agent in Path(settings.data_dir).glob(f"{AGENTS}/*"):
         end_orphans(agent)

@@ -13,7 +13,7 @@ PIP := pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test fmt generate package docs site pages bench proto golden web demo lock clean
+.PHONY: run test fmt generate package docs site pages bench stopwatch proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
@@ -44,6 +44,10 @@ pages: $(VENV)/test.stamp
 	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.events())" > docs/EVENTS.md
 	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
 	$(BIN)/python -X utf8 -m tests.seeds.promises > docs/SEEDS.md
+
+# The first minutes of a new user, with the time of each step; it downloads what pip installs.
+stopwatch: $(VENV)/test.stamp
+	$(BIN)/python -m tests.install.stopwatch > docs/STOPWATCH.md
 
 # Results are stored in benchmarks/results and rendered to docs/BENCHMARKS.md. ONLY="core store" runs
 # some of the scripts.

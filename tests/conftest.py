@@ -27,6 +27,7 @@ SLOW_FOLDERS = {
     "checkpoint",
     "cli",
     "examples",
+    "install",
     "interop",
     "launch",
     "sdk",

@@ -47,7 +47,7 @@ def report(passed: list[str], failed: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     REPORTS.mkdir(parents=True, exist_ok=True)
     # The cache is cleared, so that it lists failures of this run and none of an earlier one.
-    at_once = ["-n", PROCESSES, "--dist", "worksteal"]
+    at_once = ["-n", PROCESSES, "--dist", "worksteal", "-rs"]  # what was skipped, and why
     code = run("first", *at_once, "--cache-clear", *arguments)
     first = last_failed()
     if code == PASSED:

@@ -4,6 +4,7 @@ is due."""
 import os
 import subprocess
 import sys
+import threading
 import time
 from ctypes import c_void_p, pointer
 from types import SimpleNamespace
@@ -13,9 +14,10 @@ import pynvml
 import pytest
 
 from strata.core.hosts.host_health import GpuHealth, HostHealth, is_urgent
+from strata.sdk.record import host_reporter
 from strata.sdk.record.gpu_health import GpuProbe, XidEvents
 from strata.sdk.record.host_files import HostFiles
-from strata.sdk.record.host_reporter import HostReporter
+from strata.sdk.record.host_reporter import BackgroundReporter, HostReporter
 
 PLANTED = {
     "proc/loadavg": "1.25 0.5 0.1 2/300 4711\n",
@@ -148,6 +150,47 @@ def test_one_process_reports_a_host_until_it_ends(tmp_path):
     time.sleep(0.02)  # its next look is due
     assert own.due() is not None
     own.close()
+
+
+class StuckReporter(HostReporter):
+    """A reporter whose driver does not answer until it is told to."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def due(self):
+        self.asked.set()
+        self.answers.wait()
+        return HostHealth(load_1m=1.5)
+
+
+def test_driver_that_does_not_answer_delays_no_heartbeat():
+    reporter = StuckReporter()
+    background = BackgroundReporter(reporter, look_s=3600)
+    reporter.asked.wait(60)
+    assert background.take() is None, "a heartbeat that waits here would never end"
+    reporter.answers.set()
+    assert until(background.take) == HostHealth(load_1m=1.5)
+    assert background.take() is None, "each measurement is reported once"
+    background.close()
+
+
+def test_worker_reports_every_gpu_of_the_host(monkeypatch, tmp_path):
+    """Without a GPU there is no driver to ask, so the names that are asked for are compared."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setattr(host_reporter, "present_count", lambda: 3)
+    assert HostReporter(1.0, lock_folder=tmp_path)._gpu_names() == ["0", "1", "2"]
+    assert HostReporter(1.0)._gpu_names() == ["1"], "an agent measures those of its workers"
+
+
+def until(condition):
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come")
 
 
 def test_host_without_a_driver_has_no_gpus():

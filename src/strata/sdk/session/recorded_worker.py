@@ -12,7 +12,7 @@ from pathlib import Path
 from strata.config import Settings
 from strata.core.workers.stack_reports import StackReport
 from strata.core.workers.worker_facts import CoordinatorStateSeen, resource_snapshot
-from strata.sdk.record.host_reporter import HostReporter
+from strata.sdk.record.host_reporter import LOOK_S, BackgroundReporter, HostReporter
 from strata.sdk.record.own_stacks import own_report, register_signal
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.record.resource_sampler import ResourceSampler
@@ -36,9 +36,7 @@ class RecordedWorker:
         self._enrolment = enrolment
         self._settings = settings
         self._next_snapshot_s = 0.0
-        self._host: HostReporter | None = None
-        if not settings.start:  # an agent reports the host of the workers that it starts
-            self._host = HostReporter(settings.resource_interval_s, lock_folder=default_folder())
+        self._host: BackgroundReporter | None = None
 
     def resources(self) -> pb.ResourceMetrics:
         """The current resources, for a heartbeat."""
@@ -46,14 +44,7 @@ class RecordedWorker:
 
     def host(self) -> pb.HostHealth | None:
         """The health of this host, for a heartbeat, if it is due and this worker reports it."""
-        if self._host is None:
-            return None
-        try:
-            health = self._host.due()
-        except OSError as error:
-            log.warning("the health of this host is not recorded: %s", error)
-            self._host = None
-            return None
+        health = self._host.take() if self._host is not None else None
         return None if health is None else host_health_message(health)
 
     def stack_report(self, waits_for: list[str]) -> StackReport:
@@ -89,10 +80,16 @@ class RecordedWorker:
         self.recorder.close()
         if self._host is not None:
             self._host.close()
+            self._host = None
 
     def begin_record(self, answer: pb.RegisterWorkerResponse) -> None:
         """Start the record of a new incarnation."""
         settings = self._settings
+        if not settings.start and self._host is None:
+            # Without an agent: that reports the host of the workers that it starts.
+            interval_s = settings.resource_interval_s
+            reporter = HostReporter(interval_s, lock_folder=default_folder())
+            self._host = BackgroundReporter(reporter, min(LOOK_S, interval_s))
         folder = Path(settings.spool_dir) if settings.spool_dir else default_folder()
         if settings.spool_dir:
             register_signal(folder)

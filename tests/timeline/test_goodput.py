@@ -378,6 +378,16 @@ def test_runs_are_summed_by_run_week_and_host(folder, crashed):
         assert sum(row.cost for row in rows) == pytest.approx(total_s / HOUR_S)
     assert {row.name for row in found.hosts} == {"host0"}
     assert any(each.kind == "WorkerLost" for each in found.causes)
+    lost_s = found.total_s - found.productive_s
+    assert sum(each.seconds for each in found.kinds) == pytest.approx(lost_s)
+    assert sum(each.cost for each in found.kinds) == pytest.approx(lost_s / HOUR_S)
+    losses = [each for each in found.kinds if each.kind.startswith("WorkerLost")]
+    in_tasks = [c for part in parts for c in part.causes if c.kind == "WorkerLost"]
+    assert [(each.kind, each.text) for each in losses] == [
+        ("WorkerLost exit", "worker lost: its process ended")
+    ]
+    assert losses[0].count == len(in_tasks)
+    assert losses[0].seconds == pytest.approx(sum(each.seconds for each in in_tasks))
 
 
 @pytest.fixture(scope="module")

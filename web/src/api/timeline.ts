@@ -30,6 +30,7 @@ export type GoodputClass = Required<Schemas["ClassShare"]>;
 export type TimeClass = GoodputClass["name"];
 export type Goodput = Omit<Required<Schemas["GoodputAnswer"]>, "causes" | "classes"> & { causes: GoodputCause[]; classes: GoodputClass[] };
 export type GoodputRow = Schemas["GoodputRow"];
+export type CauseKind = Schemas["CauseKind"];
 export type RunsGoodput = Omit<Required<Schemas["RunsGoodput"]>, "causes"> & { causes: GoodputCause[] };
 export type Stacks = Schemas["StacksAnswer"];
 export type WorkerStacks = Schemas["WorkerStacks"];

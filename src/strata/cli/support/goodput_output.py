@@ -115,7 +115,7 @@ def _show_notes(out: Console, notes: Sequence[str]) -> None:
 
 
 def show_runs(out: Console, found: RunsGoodput) -> None:
-    """Print the goodput over several runs: by run, week, host and cause."""
+    """Print the goodput over several runs: by run, week, host and kind of cause."""
     text = f"  {counted(len(found.runs), 'run')}: {lasting(found.total_s)} of worker time"
     head = Text.assemble((f"goodput {percent(found.goodput)}", "bold green"), text)
     if found.cost is not None:
@@ -125,8 +125,28 @@ def show_runs(out: Console, found: RunsGoodput) -> None:
         if rows:
             out.print()
             out.print(_rows(title, rows, found.currency))
-    show_causes(out, found.causes, len(found.causes), found.currency)
+    if found.kinds:
+        out.print()
+        out.print(_kinds(found))
+    show_causes(out, found.causes, sum(each.count for each in found.kinds), found.currency)
     _show_notes(out, [*found.notes, *(f"left out: {each}" for each in found.left_out)])
+
+
+def _kinds(found: RunsGoodput) -> Table:
+    lost_s = sum(each.seconds for each in found.kinds)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    grid.add_column("lost time by kind of cause", no_wrap=True)
+    for name in ("lost", "share", "cost", "causes"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for each in found.kinds:
+        grid.add_row(
+            plain(each.text),
+            lasting(each.seconds),
+            percent(each.seconds / lost_s),
+            money(found.currency, each.cost),
+            f"{each.count:,}",
+        )
+    return grid
 
 
 def _rows(title: str, rows: Sequence[GoodputRow], currency: str) -> Table:

@@ -124,8 +124,21 @@ class GoodputRow(Struct, frozen=True, kw_only=True):
     seconds: dict[TimeClass, float]
 
 
+class CauseKind(Struct, frozen=True, kw_only=True):
+    """The lost worker-seconds of all causes of one kind; `count` is the number of causes."""
+
+    kind: str
+    text: str
+    seconds: float
+    cost: float | None
+    count: int
+
+
 class RunsGoodput(Struct, frozen=True, kw_only=True):
-    """Goodput over several runs; `left_out` names runs that could not be read, with the reason."""
+    """Goodput over several runs; `left_out` names runs that could not be read, with the reason.
+
+    `causes` are the most expensive ones, `kinds` the sums over all causes of each kind.
+    """
 
     total_s: float
     productive_s: float
@@ -137,5 +150,6 @@ class RunsGoodput(Struct, frozen=True, kw_only=True):
     weeks: list[GoodputRow]
     hosts: list[GoodputRow]
     causes: list[CauseAnswer]
+    kinds: list[CauseKind] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -75,9 +75,7 @@ class Ledger(Struct):
         """All classes together."""
         found = Spent()
         for spent in self.classes.values():
-            found.ns += spent.ns
-            found.cost += spent.cost
-            found.priced_ns += spent.priced_ns
+            found.join(spent)
         return found
 
     @property

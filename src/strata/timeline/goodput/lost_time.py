@@ -6,15 +6,28 @@ from msgspec import Struct, field
 
 from strata.core.alerts.alert_record import AlertRaised
 from strata.core.workers.stack_collection import StacksRequested
+from strata.core.workers.worker_lifecycle import WorkerLost
 from strata.timeline.goodput.goodput_answers import LABELS, CauseAnswer, Saving, TimeClass
 from strata.timeline.goodput.interruptions import Interruptions
 from strata.timeline.goodput.prices import money
 from strata.timeline.goodput.step_pieces import Piece
 from strata.timeline.read.records import SECOND_NS, Record, ms
 from strata.timeline.read.sentences import counted, lasting, sentence
+from strata.timeline.why.worker_losses import SIGNALS
 
 MAX_CAUSES = 10_000
 TOP = 10
+KIND_TEXTS = {
+    **{str(name): label for name, label in LABELS.items()},
+    "slow": "a slower worker",
+    "more": f"causes beyond the first {MAX_CAUSES:,}",
+    "AlertRaised": "no progress until a stop or a kill",
+    "StacksRequested": "no progress until a stop or a kill",
+    "TaskPlaced": "start of the workers",
+    "GenerationChanged": "a change of the members without a loss",
+    "RolledBack": "a rollback",
+    "RecoveryChosen": "a recovery",
+}
 NOT_LOST: frozenset[TimeClass] = frozenset({"productive"})
 
 
@@ -31,6 +44,12 @@ class Spent(Struct):
         if cost is not None:
             self.cost += cost
             self.priced_ns += length_ns
+
+    def join(self, other: "Spent") -> None:
+        """Add another sum."""
+        self.ns += other.ns
+        self.cost += other.cost
+        self.priced_ns += other.priced_ns
 
     @property
     def money(self) -> float | None:
@@ -89,6 +108,38 @@ class LostTime:
                 cause.earlier.add(length_ns, cost)
             else:
                 cause.furthest = True
+
+
+class KindSum(Struct):
+    """The time lost to all causes of one kind, and the number of causes."""
+
+    total: Spent = field(default_factory=Spent)
+    count: int = 0
+
+
+def by_kind(lost: LostTime) -> dict[str, KindSum]:
+    """The lost time by the kind of its causes; losses of workers by how they were noticed."""
+    found: dict[str, KindSum] = {}
+    for cause in lost.causes.values():
+        sums = found.setdefault(_kind(cause), KindSum())
+        sums.total.join(cause.total)
+        sums.count += 1
+    return found
+
+
+def kind_text(kind: str) -> str:
+    """A kind of causes in words."""
+    name, _, signal = kind.partition(" ")
+    if name == WorkerLost.__name__:
+        return f"worker lost: {SIGNALS[signal]}" if signal in SIGNALS else "worker lost"
+    return KIND_TEXTS.get(name, name)
+
+
+def _kind(cause: Cause) -> str:
+    body = cause.record.event.body if cause.record is not None else None
+    if isinstance(body, WorkerLost):
+        return f"{WorkerLost.__name__} {body.signal}"
+    return cause.record.kind if cause.record is not None else cause.key.split(" ")[0]
 
 
 def _key(piece: Piece) -> str:

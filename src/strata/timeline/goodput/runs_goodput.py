@@ -21,12 +21,13 @@ from strata.timeline.answer_cache import Paced
 from strata.timeline.answers import RunRow
 from strata.timeline.goodput.goodput_answers import (
     CauseAnswer,
+    CauseKind,
     GoodputRow,
     RunsGoodput,
     TimeClass,
 )
 from strata.timeline.goodput.ledger import MONDAY_NS, WEEK_NS, Ledger, ledger
-from strata.timeline.goodput.lost_time import TOP, Spent, answers
+from strata.timeline.goodput.lost_time import TOP, KindSum, Spent, answers, by_kind, kind_text
 from strata.timeline.goodput.prices import Prices
 from strata.timeline.goodput.task_goodput import what_if
 from strata.timeline.queries import GOODPUT_MOST_S, GOODPUT_SHARE, TimelineQueries
@@ -53,6 +54,7 @@ class TaskSums(Struct):
     weeks: dict[int, ByClass]
     hosts: dict[str, ByClass]
     causes: list[CauseAnswer]
+    kinds: dict[str, KindSum]
     notes: list[str]
 
 
@@ -70,6 +72,7 @@ class _Sums(Struct):
     weeks: dict[int, ByClass] = field(default_factory=dict)
     hosts: dict[str, ByClass] = field(default_factory=dict)
     causes: list[CauseAnswer] = field(default_factory=list)
+    kinds: dict[str, KindSum] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -85,6 +88,7 @@ def task_sums(timeline: Timeline, task: str, prices: Prices) -> TaskSums:
         weeks=found.weeks,
         hosts=found.hosts,
         causes=answers(found.lost, what_if(found, prices)),
+        kinds=by_kind(found.lost),
         notes=[f"{task}: {note}" for note in found.meter.notes()],
     )
 
@@ -215,6 +219,10 @@ def combined(found: Iterable[TaskSums], prices: Prices, left_out: list[str]) -> 
         sums.causes += [
             structs.replace(cause, text=f"{name}: {cause.text}") for cause in each.causes
         ]
+        for kind, lost in each.kinds.items():
+            own = sums.kinds.setdefault(kind, KindSum())
+            own.total.join(lost.total)
+            own.count += lost.count
         sums.notes += each.notes
     whole = row("all", total)
     sums.causes.sort(key=lambda cause: (-(cause.cost or 0.0), -cause.seconds))
@@ -231,26 +239,42 @@ def combined(found: Iterable[TaskSums], prices: Prices, left_out: list[str]) -> 
         weeks=[row(week_name(week), each) for week, each in sorted(sums.weeks.items())][-SHOWN:],
         hosts=[row(name or "not registered", each) for name, each in hosts[:SHOWN]],
         causes=sums.causes[:TOP],
+        kinds=_kinds(sums.kinds),
         left_out=left_out[:SHOWN],
         notes=sums.notes[:SHOWN],
     )
 
 
+def _kinds(sums: dict[str, KindSum]) -> list[CauseKind]:
+    """The kinds of causes, the most expensive first; kinds with the same text count as one."""
+    joined: dict[str, tuple[str, KindSum]] = {}
+    for kind, each in sums.items():
+        _, own = joined.setdefault(kind_text(kind), (kind, KindSum()))
+        own.total.join(each.total)
+        own.count += each.count
+    found = [
+        CauseKind(
+            kind=kind,
+            text=text,
+            seconds=own.total.ns / SECOND_NS,
+            cost=own.total.money,
+            count=own.count,
+        )
+        for text, (kind, own) in joined.items()
+    ]
+    return sorted(found, key=lambda each: (-(each.cost or 0.0), -each.seconds))[:SHOWN]
+
+
 def _add(to: ByClass, classes: ByClass) -> None:
     for name, spent in classes.items():
-        mine = to.setdefault(name, Spent())
-        mine.ns += spent.ns
-        mine.cost += spent.cost
-        mine.priced_ns += spent.priced_ns
+        to.setdefault(name, Spent()).join(spent)
 
 
 def row(name: str, classes: ByClass) -> GoodputRow:
     """The sums of one week, host or run."""
     whole = Spent()
     for spent in classes.values():
-        whole.ns += spent.ns
-        whole.cost += spent.cost
-        whole.priced_ns += spent.priced_ns
+        whole.join(spent)
     productive_ns = classes["productive"].ns if "productive" in classes else 0
     return GoodputRow(
         name=name,

@@ -97,12 +97,15 @@ it("shows runs, weeks and hosts, and which runs are left out", () => {
   const row = (name: string) => ({ name, total_s: 3600, productive_s: 1800, goodput: 0.5, cost: 3, seconds: {} });
   const found: RunsGoodput = {
     total_s: 3600, productive_s: 1800, goodput: 0.5, cost: 3, price: "3/worker-hour", currency: "$",
-    runs: [row("train-1")], weeks: [row("2026-W47")], hosts: [row("host-a")], causes: goodput.causes, left_out: ["old: it is damaged"], notes: [],
+    runs: [row("train-1")], weeks: [row("2026-W47")], hosts: [row("host-a")], causes: goodput.causes,
+    kinds: [{ kind: "WorkerLost exit", text: "worker lost: its process ended", seconds: 90, cost: 2, count: 3 }], left_out: ["old: it is damaged"], notes: [],
   };
   show(<RunsOverview found={found} />);
   for (const [table, name] of [["run", "train-1"], ["week", "2026-W47"], ["host", "host-a"]]) {
     expect(within(screen.getByRole("table", { name: `Goodput by ${table}` })).getByText(name!)).toBeTruthy();
   }
+  const kinds = within(screen.getByRole("table", { name: "Lost time by kind of cause" })).getAllByRole("row");
+  expect(kinds.map((each) => each.textContent)).toEqual(["CauseLostCausesCost", "worker lost: its process ended1 min 30 s3$2.00"]);
   expect(screen.getByText("▲ left out: old: it is damaged")).toBeTruthy();
   expect(screen.queryByRole("link")).toBeNull();
 });

@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { curl } from "../../api/client";
-import { runsGoodput, type Goodput, type GoodputClass, type GoodputRow, type RunsGoodput } from "../../api/timeline";
+import { runsGoodput, type Goodput, type GoodputClass, type CauseKind, type GoodputRow, type RunsGoodput } from "../../api/timeline";
 import { count, duration } from "../../lib/format";
 import { useCluster, useRun, useTimeline } from "../../state/cluster";
 import { go, useParam, usePlace } from "../../state/url";
@@ -159,6 +159,18 @@ function rowColumns(name: string, found: RunsGoodput): Column<GoodputRow>[] {
   return columns;
 }
 
+function kindColumns(found: RunsGoodput): Column<CauseKind>[] {
+  const columns: Column<CauseKind>[] = [
+    { name: "Cause", width: "minmax(12rem, 1fr)", cell: ({ text }) => text, by: ({ text }) => text },
+    { name: "Lost", width: "6rem", right: true, cell: (each) => duration(each.seconds * 1000), by: (each) => each.seconds },
+    { name: "Causes", width: "5rem", right: true, cell: (each) => count(each.count), by: (each) => each.count },
+  ];
+  if (found.price !== "") {
+    columns.push({ name: "Cost", width: "6rem", right: true, cell: (each) => money(found.currency, each.cost), by: (each) => each.cost ?? 0 });
+  }
+  return columns;
+}
+
 export function RunsOverview({ found }: { found: RunsGoodput }) {
   const tables = [["Run", found.runs], ["Week", found.weeks], ["Host", found.hosts]] as const;
   return (
@@ -176,6 +188,9 @@ export function RunsOverview({ found }: { found: RunsGoodput }) {
             <Table label={`Goodput by ${name.toLowerCase()}`} rows={rows} columns={rowColumns(name, found)} keyOf={(row) => row.name} sortParam={name.toLowerCase()} />
           </Section>
         ))}
+        <Section title="By kind of cause">
+          <Table label="Lost time by kind of cause" rows={found.kinds} columns={kindColumns(found)} keyOf={(each) => each.kind} sortParam="kind" />
+        </Section>
         <Section title="Causes of lost time">
           <Causes causes={found.causes} currency={found.currency} priced={found.price !== ""} linked={false} />
         </Section>

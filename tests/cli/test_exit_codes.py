@@ -36,7 +36,7 @@ ARGUMENTS = {
     "submit": ["train.py"],
     "why": ["trust"],
 }
-LOCAL = {"doctor", "runs", "salvage", "sim", "sql", "export"}
+LOCAL = {"doctor", "explain", "runs", "salvage", "sim", "sql", "export"}
 
 
 def test_documented_table_is_that_of_the_command():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from strata import extras
-from strata.cli.support import templates
+from strata.cli.support import texts
 from strata.cli.support.tables import plain
 from strata.errors import AlreadyExists
 
@@ -26,16 +26,16 @@ def init(folder: Folder = Path("."), template: Template = "numpy", force: Force 
 
     What it writes runs at once: strata run train.py.
     """
-    texts = {SCRIPT: template, SETTINGS: "settings"}
-    existing = [name for name in texts if (folder / name).exists()]
+    contents = {SCRIPT: template, SETTINGS: "settings"}
+    existing = [name for name in contents if (folder / name).exists()]
     if existing and not force:
         raise AlreadyExists(
             f"{plain(str(folder / existing[0]))} exists already",
             hint="give another folder, or --force to overwrite it",
         )
-    source = Path(next(iter(templates.__path__)))
+    source = Path(next(iter(texts.__path__)))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
+    for name, text in contents.items():
         content = (source / f"{text}.txt").read_text("utf-8")
         (folder / name).write_text(content, "utf-8")
         typer.echo(f"wrote {plain(str(folder / name))}")

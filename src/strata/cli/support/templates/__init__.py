@@ -1,1 +1,0 @@
-"""Texts of the scripts and settings that `strata init` writes."""

@@ -1,0 +1,1 @@
+"""Texts that commands write or print: templates of `strata init`, explanations of words."""

@@ -125,6 +125,10 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     warm_starts: bool = True
     warm_starts_after_s: Seconds = 5.0
 
+    """Bytes of a folder that travels with a task, and of all such folders on the coordinator."""
+    max_workdir_bytes: Annotated[int, Meta(ge=1, le=2**40)] = 100 * 2**20
+    workdirs_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 10 * 2**30
+
     """Storage of checkpoints (default: `checkpoints` under `data_dir`) and number to keep. Each
     committed one is copied to `checkpoint_upload` (s3://bucket/prefix). `checkpoint_recycle`
     overwrites files of expired checkpoints: faster, at the cost of the space of one checkpoint."""

@@ -34,6 +34,7 @@ from strata.core.tasks.media_room import AskForMediaRoom
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.resizing import ResizeTask
 from strata.core.tasks.task_forks import ForkTask
+from strata.core.tasks.workdirs import Workdir, WorkdirFile
 from strata.core.workers.host_agents import RegisterAgent
 from strata.core.workers.stack_collection import (
     EndStackCollection,
@@ -235,7 +236,8 @@ def _train_with_leases(world):
 
 def _preempt(world):
     """A task of higher priority takes the slots of another one, which then waits."""
-    task = world.submit(1, name="low", external=False, preemptible=True)
+    folder = Workdir([WorkdirFile(path="train.py", sha256="ab" * 32, size_bytes=7, mode=0o644)])
+    task = world.submit(1, name="low", external=False, preemptible=True, workdir=folder)
     world.start(task)
     world.sync(task)
     trainer = {"generation": task.generation, "trainer": "Lightning's Trainer"}

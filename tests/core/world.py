@@ -98,11 +98,12 @@ class World:
             fold(state, CODEC.decode(batch))
         return state
 
-    def submit(self, workers: int = 2, *, external: bool = True, **spec: object) -> Task:
+    def submit(self, workers: int = 2, *, external: bool = True, workdir=None, **spec) -> Task:
         """Submit a task; without agents its workers register by themselves."""
         name = str(spec.pop("name", "demo"))
-        asked = TaskSpec(name=name, worker_count=workers, external=external, **spec)
-        return self.do(SubmitTask(spec=asked))
+        digest = workdir.digest if workdir is not None else ""
+        asked = TaskSpec(name=name, worker_count=workers, external=external, workdir=digest, **spec)
+        return self.do(SubmitTask(spec=asked, workdir=workdir))
 
     def join(self, task: Task, *ids: str, **details: object) -> "list[Peer]":
         """Register workers, one after the other."""

@@ -11,7 +11,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 BASE = {"core", "errors", "extras", "config", "files"}
-INNER = BASE | {"store", "storage", "checkpoint", "data", "wire", "logsetup"}
+INNER = BASE | {"store", "storage", "checkpoint", "data", "wire", "workdir", "logsetup"}
 
 # Which rooms each room may import besides itself. `strata` is the package's own `__init__`.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": BASE | {"storage"},
     "data": BASE | {"storage"},
     "wire": BASE,
+    "workdir": BASE,
     "agent": INNER | {"sdk"},
     "sdk": INNER | {"strata"},
     "timeline": INNER,

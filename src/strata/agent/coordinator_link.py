@@ -19,8 +19,10 @@ from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.config import Settings
 from strata.core.hosts.host_health import HostHealth
 from strata.errors import (
+    DeadlineExceeded,
     Fenced,
     InvalidArgument,
+    Overloaded,
     PermissionDenied,
     StrataError,
     Unauthenticated,
@@ -45,6 +47,11 @@ log = logging.getLogger(__name__)
 PERMANENT = (Unauthenticated, PermissionDenied, InvalidArgument)
 """Errors that a retry would get too."""
 
+PASSING = (Unavailable, DeadlineExceeded, Overloaded)
+"""Errors of a read that a retry may not get."""
+
+READ_TIMEOUT_S = 60.0
+
 Call = aio.StreamStreamCall[Message, pb.AgentOrder]
 
 
@@ -65,7 +72,9 @@ class CoordinatorLink:
         self._reporter = HostReporter(settings.resource_interval_s, supervisor.folder)
         self._health: HostHealth | None = None
         self._interval_s = settings.heartbeat_interval_s
+        self._channel: aio.Channel | None = None
         supervisor.on_news = self._news.set
+        supervisor.folders.read = self.read_workdir
 
     async def run(self) -> None:
         """Keep the session open; raises only errors that a retry cannot fix."""
@@ -73,7 +82,9 @@ class CoordinatorLink:
         for address in itertools.cycle(self._addresses):
             self._address = address
             async with channel_to(self._address, self._settings) as channel:
+                self._channel = channel
                 error = await self._converse(channel)
+                self._channel = None
             if isinstance(error, PERMANENT):
                 raise error
             if self.attached.is_set():
@@ -85,6 +96,31 @@ class CoordinatorLink:
                 log.warning("cannot connect to the coordinator yet, retrying: %s", error)
             await asyncio.sleep(next(delays))
 
+    async def read_workdir(self, workdir: str, piece: str) -> bytes:
+        """A piece of the folder of a task, or its list of files if the piece is empty."""
+        if self._channel is None:
+            raise Unavailable("there is no connection to the coordinator yet")
+        call = self._channel.unary_unary(
+            f"{SERVICE}ReadWorkdir",
+            request_serializer=pb.ReadWorkdirRequest.SerializeToString,
+            response_deserializer=pb.ReadWorkdirResponse.FromString,
+        )
+        request = pb.ReadWorkdirRequest(workdir=workdir, piece=piece)
+        try:
+            answer: pb.ReadWorkdirResponse = await call(
+                request, metadata=self._metadata(), timeout=READ_TIMEOUT_S
+            )
+        except aio.UsageError as error:
+            raise Unavailable(f"the connection was closed: {error}") from error
+        except grpc.RpcError as error:
+            found = _error_of(error)
+            raise Unavailable(found.message) if isinstance(found, PASSING) else found from error
+        return answer.content
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        token = self._settings.token
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
     async def _converse(self, channel: aio.Channel) -> StrataError:
         """Run one connection; returns why it ended."""
         open_session = channel.stream_stream(
@@ -92,8 +128,7 @@ class CoordinatorLink:
             request_serializer=pb.AgentMessage.SerializeToString,
             response_deserializer=pb.AgentOrder.FromString,
         )
-        token = self._settings.token
-        call: Call = open_session(metadata=(("authorization", f"Bearer {token}"),) if token else ())
+        call: Call = open_session(metadata=self._metadata())
         speaking: list[asyncio.Task[None]] = []
         try:
             await call.write(pb.AgentMessage(hello=self._hello))

@@ -22,6 +22,7 @@ from strata.agent.leftover_events import Leftovers
 from strata.agent.self_test_gate import FailedTest, SelfTestGate
 from strata.agent.slot_gpus import SlotGpus
 from strata.agent.stack_collector import collect
+from strata.agent.task_folders import TaskFolders
 from strata.agent.warm_start import Launch, Templates
 from strata.agent.worker_plan import Reason, Start, WantedStart, plan
 from strata.agent.worker_process import Child, adopt, fork, new_key, spawn
@@ -79,6 +80,8 @@ class WorkerSupervisor:
         self._gate = gate
         if gate is not None:
             gate.on_end = self._tested
+        self.folders = TaskFolders(folder)
+        self.folders.on_end = self._fetched
         self._children: dict[Start, Child] = {}
         self._starting: ChildRecord | None = None
         self._jobs: dict[str, pb.Job] = {}
@@ -146,6 +149,7 @@ class WorkerSupervisor:
             self._templates.retain(self._jobs)
         if self._gate is not None:
             self._gate.retain(self._jobs)
+        self.folders.retain(self._jobs)
         self._prepare_for_adopted()
         self._act()
 
@@ -247,6 +251,7 @@ class WorkerSupervisor:
 
     def _close(self) -> None:
         self._closing = True
+        self.folders.close()
         if self._gate is not None:
             self._gate.close()
 
@@ -260,20 +265,30 @@ class WorkerSupervisor:
         for start, reason in todo.stops.items():
             self._end(start, reason)
         for start in todo.starts:
-            if self._gate is None or self._gate.admits(start.task, self.gpus):
-                self._start(start, self._jobs[start.task])
+            job = self._jobs[start.task]
+            tested = self._gate is None or self._gate.admits(start.task, self.gpus)
+            if tested and self.folders.admits(job):
+                self._start(start, job)
 
     def _tested(self, task: str, failed: FailedTest | None) -> None:
         """Start the workers of a task after a self-test, or report that this host failed it."""
         if failed is not None and not self._closing:
             self.failed_tests[task] = failed
-            todo = plan(self._children, self._ended, self._duties, self._completed)
-            for start in [start for start in todo.starts if start.task == task]:
-                why = f"self-test failed: {failed.reason}"
-                self._log_for(start, f"{start.worker} is not started, {why}")
-                self._note_exit(Exit(start=start, code=CANNOT_START))
-            self._save()
+            self._refuse_starts(task, f"self-test failed: {failed.reason}")
         self._act()
+
+    def _fetched(self, task: str, reason: str) -> None:
+        """Start the workers of a task in its folder, or report that the folder cannot be used."""
+        if reason and not self._closing:
+            self._refuse_starts(task, f"the folder of the task cannot be used: {reason}")
+        self._act()
+
+    def _refuse_starts(self, task: str, reason: str) -> None:
+        todo = plan(self._children, self._ended, self._duties, self._completed)
+        for start in (each for each in todo.starts if each.task == task):
+            self._log_for(start, f"{start.worker} is not started, {reason}")
+            self._note_exit(Exit(start=start, code=CANNOT_START))
+        self._save()
 
     def _start(self, start: Start, job: pb.Job) -> None:
         slot = self._free_slot()
@@ -319,9 +334,9 @@ class WorkerSupervisor:
 
     def _launch(self, record: ChildRecord, job: pb.Job) -> Launch:
         environment = self._environment(record, job)
-        return Launch(
-            entry=job.entry, args=list(job.args), environment=environment, cwd=job.working_dir
-        )
+        entry, cwd = self.folders.where(job) if job.workdir else (job.entry, job.working_dir)
+        environment |= {"PWD": cwd} if cwd else {}
+        return Launch(entry=entry, args=list(job.args), environment=environment, cwd=cwd)
 
     def _prepare_for_adopted(self) -> None:
         """Prepare templates for adopted workers, which may have to be replaced too."""
@@ -349,8 +364,6 @@ class WorkerSupervisor:
             "WORLD_SIZE": str(job.world_size),
         }
         threads = max(1, (os.cpu_count() or 1) // max(len(job.seats), 1))
-        if job.working_dir:
-            variables["PWD"] = job.working_dir
         # Several processes with one thread per core each would compete for the cores.
         usual = {"OMP_NUM_THREADS": str(threads)}
         own = self.gpus.environment(record.slot)

@@ -10,7 +10,15 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.run_choice import changed_parameters, continue_task, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env, Epochs, MaxSteps
+from strata.cli.support.task_options import (
+    Args,
+    Config,
+    Env,
+    Epochs,
+    MaxSteps,
+    NewWorkdir,
+    send_folder,
+)
 
 Workers = Annotated[
     int | None,
@@ -29,6 +37,7 @@ def continue_(
     steps: MaxSteps = None,
     config: Config = None,
     env: Env = None,
+    workdir: NewWorkdir = None,
     dry_run: DryRun = False,
     url: Url = None,
     as_json: AsJson = False,
@@ -37,8 +46,10 @@ def continue_(
 
     Values of environment variables are not stored, so pass them again with --env.
     """
-    changes = changed_parameters(args, workers, config, env, epochs, steps)
-    continued = continue_task(reach(url), task, changes | {"dry_run": dry_run})
+    api = reach(url)
+    digest = send_folder(api, workdir) if workdir is not None else None
+    changes = changed_parameters(args, workers, config, env, epochs, steps, digest)
+    continued = continue_task(api, task, changes | {"dry_run": dry_run})
     if as_json:
         print_json([msgspec.json.encode(continued)])
     else:

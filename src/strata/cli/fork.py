@@ -8,7 +8,15 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.run_choice import changed_parameters, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env, Epochs, MaxSteps
+from strata.cli.support.task_options import (
+    Args,
+    Config,
+    Env,
+    Epochs,
+    MaxSteps,
+    NewWorkdir,
+    send_folder,
+)
 from strata.coordinator.rest.action_responses import ContinueTaskResponse
 
 Parent = Annotated[
@@ -38,6 +46,7 @@ def fork(
     steps: MaxSteps = None,
     config: Config = None,
     env: Env = None,
+    workdir: NewWorkdir = None,
     dry_run: DryRun = False,
     url: Url = None,
     as_json: AsJson = False,
@@ -48,7 +57,8 @@ def fork(
     variables are not stored, so pass them again with --env.
     """
     api = reach(url)
-    changes = changed_parameters(args, workers, config, env, epochs, steps)
+    digest = send_folder(api, workdir) if workdir is not None else None
+    changes = changed_parameters(args, workers, config, env, epochs, steps, digest)
     fork = {"step": step, "name": name, "dry_run": dry_run}
     answer = api.post(f"/api/tasks/{task}/fork", changes | fork)
     if as_json:

@@ -24,7 +24,7 @@ from strata.cli.support.run_choice import RunChoice, copies_after, is_url, setti
 from strata.cli.support.tables import console, plain
 from strata.cli.support.task_options import TaskRequest, task_options
 from strata.cli.support.task_watch import ENDED, LOOK_S, Started, Watcher, exit_code
-from strata.config import Settings, active_environment
+from strata.config import Settings, active_environment, load_process
 from strata.coordinator.rest.response_models import TaskDetail
 from strata.launch import run_copies, run_notes
 from strata.logsetup import configure
@@ -131,11 +131,14 @@ def run(
         "stop_grace_s": stop_grace_s,
     }
     flags |= {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
-    settings = settings_here(flags, task.body, resume, KILL_BEAT_S if kill else BEAT_S)
+    entry = task.entry_here
+    settings = settings_here(
+        flags, task.body | {"entry": entry}, resume, KILL_BEAT_S if kill else BEAT_S
+    )
     folder = Path(settings.data_dir)
     if resume and resume != run_notes.read(folder).task and (data_dir is None or is_url(resume)):
         resume = run_notes.NEWEST  # it named the folder
-    chosen = RunChoice(task, resume, fresh)
+    chosen = RunChoice(task, resume, fresh, Path(load_process(flags).data_dir))
     slots = slots or chosen.slots(run_notes.read(folder))
     on = embedded(settings, slots)
     if engine == "ray":
@@ -143,7 +146,7 @@ def run(
     with stopping_hard(), copies_after(folder, settings) as copies, on as (api, cluster):
         copies.begin(cluster, task.body["name"])
         started = chosen.start(api, console())
-        run_notes.begin(folder, task.body["entry"], started.task_id, slots)
+        run_notes.begin(folder, entry, started.task_id, slots)
         killer = WorkerKiller(kill, cluster.pids)
         watched = watch(api, started, console(), patient=False, consider=killer.consider)
         ended = watched.task
@@ -157,7 +160,7 @@ def run(
         wait_idle(cluster, settings.stop_grace_s if ended.exit_code == 0 else MOMENT_S)
     look_back = f"--data {shown_path(str(folder))}"
     print_advice(watched, Place(look_back, sys.executable, active_environment()))
-    print_closing(folder, task.body["entry"], data_dir, kill, killer.left)
+    print_closing(folder, entry, data_dir, kill, killer.left)
     sys.exit(exit_code(ended))
 
 

@@ -13,9 +13,13 @@ from strata.coordinator.rest.response_models import TaskDetail
 
 @task_options
 def submit(task: TaskRequest, url: Url = None, as_json: AsJson = False) -> None:
-    """Submit a task and print its id. The script must have the same path on the agents' hosts."""
+    """Submit a task and print its id.
+
+    With --workdir the folder of the script is sent to the hosts; otherwise the script must have the
+    same path there.
+    """
     api = reach(url)
-    answer = api.post("/api/tasks", task.body)
+    answer = api.post("/api/tasks", task.sent(api).body)
     created = api.decode(answer, CreateTaskResponse)
     if as_json:
         print_json([answer])

@@ -47,7 +47,9 @@ from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.unary_calls import SERVICE, UnaryCalls, status_of
+from strata.coordinator.sessions.workdir_calls import WorkdirCalls
 from strata.coordinator.sessions.worker_sessions import WorkerSessions
+from strata.coordinator.workdir_store import Workdirs, swept
 from strata.core.rule_settings import Rules, Timeouts
 from strata.errors import SettingError, Unauthenticated
 from strata.wire.certificates import date_problem
@@ -94,6 +96,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     """Run a coordinator while the context is open."""
     tls = tls_context(settings)
     room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
+    warn_of_shortage(room, settings.max_workers)
     with (
         open_store(settings) as own,
         log_store(Path(settings.data_dir) / "logs", settings.log_max_bytes) as logs,
@@ -103,8 +106,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         engine = Engine(kernel, settings.inbox_limit)
         engine.follow(log_facts)
         own.vault.sweep(kernel.state)
-        heartbeats = Heartbeats()
-        barriers = BarrierWaiters(engine)
+        workdirs = swept(Workdirs(Path(settings.data_dir) / "workdirs", settings), kernel.state)
+        heartbeats, barriers = Heartbeats(), BarrierWaiters(engine)
         metrics = Metrics(engine, heartbeats)
         alerts = Alerts(engine, heartbeats, settings)
         lines, intakes = LineIntake(logs), Intakes(own.store, alerts.read_losses)
@@ -120,9 +123,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         calls = UnaryCalls(
             engine, heartbeats, barriers, metrics, settings.heartbeat_interval_s, places
         )
-        if short := shortage(room, settings.max_workers):
-            log.warning("%s", short)
-        serving = grpc_serving(calls, sessions, agents, settings, tls, room)
+        serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room)
         async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
             api = Api(
                 engine=engine,
@@ -131,6 +132,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 metrics=metrics,
                 vault=own.vault,
                 places=places,
+                workdirs=workdirs,
                 previews=sessions.previews,
                 watched=sessions.watched,
                 version=release,
@@ -160,6 +162,12 @@ def archiving(engine: Engine, settings: Settings) -> AbstractAsyncContextManager
         log.info("finished runs stay in the store: set archive_to to a place that all can reach")
         return nullcontext()
     return Archiver(engine, settings).working()
+
+
+def warn_of_shortage(room: Capacity, workers: int) -> None:
+    """Log that open files or memory are enough for fewer workers than the settings allow."""
+    if short := shortage(room, workers):
+        log.warning("%s", short)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -198,6 +206,7 @@ async def sealing_checkpoints(sealing: Sealing) -> AsyncIterator[None]:
 @asynccontextmanager
 async def grpc_serving(
     calls: UnaryCalls,
+    workdirs: Workdirs,
     sessions: WorkerSessions,
     agents: AgentSessions,
     settings: Settings,
@@ -214,6 +223,7 @@ async def grpc_serving(
     )
     health = HealthService()
     calls.serve(server, sessions, agents)
+    WorkdirCalls(calls.engine, workdirs, calls.metrics).serve(server)
     health.serve_on(server)
     serve_reflection(server)
     try:

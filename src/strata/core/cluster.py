@@ -36,6 +36,7 @@ from strata.core.tasks import (
     resizing,
     task_forks,
     task_lifecycle,
+    workdirs,
 )
 from strata.core.workers import (
     declared_losses,
@@ -84,6 +85,7 @@ RULES = (
     storage_waits,
     task_forks,
     task_lifecycle,
+    workdirs,
     training_loops,
     worker_lifecycle,
 )

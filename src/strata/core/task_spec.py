@@ -56,6 +56,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `epochs` or `max_steps` replaces the number in the script's loop over `run.epochs`; 0 leaves it.
 
+    `workdir` is the digest of the folder that the workers run in (`core/tasks/workdirs`); then the
+    `entry` is relative to it. Without one they run in the submitter's folder, by its path.
+
     `allow_fresh_start` lets the task train again from step 0 if none of its checkpoints can be
     restored and no worker holds a model. Without it such a task fails.
 
@@ -91,6 +94,7 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     elastic: bool = False
     epochs: int = 0
     max_steps: int = 0
+    workdir: str = ""
 
     @property
     def slots(self) -> int:

@@ -252,6 +252,14 @@ class Checkpoint(Struct, gc=False):
         return sum(part.kept_bytes for part in self.parts.values())
 
 
+class TaskWorkdir(Struct, frozen=True, kw_only=True):
+    """The folder that a task runs in: the digest of its list of files, their number and size."""
+
+    digest: str
+    files: int
+    size_bytes: int
+
+
 class Task(Struct):
     """A task and everything that belongs to its run. `members` are in the order of ranks. `saved`
     counts all checkpoints that were ever committed, `continuations` how often the task was
@@ -268,7 +276,8 @@ class Task(Struct):
     member. `rebuilds` is set if the workers build their model again in each generation, so none of
     them holds one. `trainer` names the framework's trainer that fixes the number of workers, if
     there is one. `media_bytes` is the room granted for images, texts and histograms. `attributed`
-    is the last generation of which a failure was attributed to a host.
+    is the last generation of which a failure was attributed to a host. `workdir` is the folder that
+    was recorded last; the task runs in it if the spec names its digest.
     """
 
     id: str
@@ -290,6 +299,7 @@ class Task(Struct):
     released: dict[str, Placement] = field(default_factory=dict)
     retired: int = 0
     batch_workers: int = 0
+    workdir: TaskWorkdir | None = None
 
     generation: int = 0
     planned_changes: int = 0

@@ -22,7 +22,7 @@ def client(tmp_path_factory):
 @pytest.mark.parametrize(("method", "path"), [*OPERATIONS, ("GET", "/api/openapi.json")])
 def test_unknown_parameter_is_refused_everywhere(client, method, path):
     path = path.format_map(
-        dict.fromkeys(("worker_id", "dataset_id", "checkpoint_id", "host_id"), "x")
+        dict.fromkeys(("worker_id", "dataset_id", "checkpoint_id", "host_id", "digest"), "x")
         | {"task_id": "x", "agent_id": "x", "ref": "@0"}
     )
     required = {"question": "lost"} if path.endswith("/why") else {}
@@ -73,7 +73,16 @@ BODILESS = [each for each in OPERATIONS if each[0] in ("POST", "DELETE")]
 def test_unknown_field_of_a_body_is_refused_everywhere(client, method, path):
     path = path.format_map(
         dict.fromkeys(
-            ("worker_id", "dataset_id", "checkpoint_id", "task_id", "agent_id", "host_id"), "x"
+            (
+                "worker_id",
+                "dataset_id",
+                "checkpoint_id",
+                "task_id",
+                "agent_id",
+                "host_id",
+                "digest",
+            ),
+            "x",
         )
     )
     answer = client.request(method, path, json={"no_such": True})

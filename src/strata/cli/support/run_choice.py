@@ -39,6 +39,7 @@ class RunChoice(NamedTuple):
     request: TaskRequest
     resume: str
     fresh: bool
+    data_dir: Path | None = None
 
     def slots(self, before: RunNote) -> int:
         """The slots that the task needs: those of the run before if the workers are not given."""
@@ -49,13 +50,14 @@ class RunChoice(NamedTuple):
     def start(self, api: Api, out: Console) -> Started:
         """Submit the task, or continue the one that was chosen."""
         chosen = None if self.fresh else self._earlier(api)
+        request = self.request.sent(api, [self.data_dir] if self.data_dir else [])
         if chosen is None:
-            answer = api.post("/api/tasks", self.request.body)
+            answer = api.post("/api/tasks", request.body)
             task_id = api.decode(answer, CreateTaskResponse).task_id
             out.print(Text.assemble("task       ", (plain(task_id), "bold")))
             return Started(task_id)
         position, line = recorded(api, chosen.id)
-        continued = continue_task(api, chosen.id, self.request.changes)
+        continued = continue_task(api, chosen.id, request.changes)
         show_continuation(out, continued)
         return Started(continued.task_id, position, line, continued.step)
 
@@ -99,9 +101,11 @@ def changed_parameters(
     env: list[str] | None,
     epochs: int | None,
     steps: int | None,
+    workdir: str | None,
 ) -> dict[str, Any]:
     """The parameters that `strata continue` and `strata fork` change; None leaves one as it is."""
     return {
+        "workdir": workdir,
         "worker_count": workers,
         "args": args,
         "epochs": epochs,

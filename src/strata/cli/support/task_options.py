@@ -5,7 +5,7 @@ its command line and is called with a `TaskRequest`.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,7 +13,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import typer
 
+from strata.cli.support.rest_client import Api
+from strata.cli.support.terminal import note
+from strata.config import load_process
 from strata.errors import InvalidArgument, NotFound
+from strata.workdir.folder_scan import scan
+from strata.workdir.folder_upload import send
 
 WRAPPERS = {"torchrun": "strata.sdk.torchrun"}
 
@@ -130,6 +135,28 @@ Wrap = Annotated[
 ]
 
 
+WorkdirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--workdir",
+        metavar="DIR",
+        help="Send this folder to the hosts and run the script, a path in it, there.",
+        show_default=False,
+    ),
+]
+
+
+NewWorkdir = Annotated[
+    Path | None,
+    typer.Option(
+        "--workdir",
+        metavar="DIR",
+        help="Send this folder and run in it; default: the folder that the task had.",
+        show_default=False,
+    ),
+]
+
+
 class WorkerRange(NamedTuple):
     """A number of workers; `fewest` is 0 unless it was given as a range."""
 
@@ -182,16 +209,74 @@ def entry_of(script: str) -> str:
     return script
 
 
+def entry_in(folder: Path, script: str) -> str:
+    """The path of a script relative to the folder that travels, or the name of a module."""
+    root = folder.resolve()
+    if not root.is_dir():
+        raise NotFound(f"--workdir {folder} is not a folder", hint="give the folder of the script")
+    file = root / script
+    if file.is_file() and file.resolve().is_relative_to(root):
+        return file.relative_to(root).as_posix()
+    if file.suffix == ".py" or len(Path(script).parts) > 1:
+        here = Path(script).resolve()
+        inside = here.is_file() and here.is_relative_to(root)
+        use = here.relative_to(root) if inside else "a path relative to --workdir"
+        raise NotFound(f"script {script} is not in --workdir {folder}", hint=f"use {use}")
+    return script
+
+
+class FolderLimit(msgspec.Struct, frozen=True):
+    """The setting of a coordinator that bounds a folder."""
+
+    max_workdir_bytes: int
+
+
+class ShownSettings(msgspec.Struct, frozen=True):
+    """The response of `GET /api/settings`."""
+
+    values: FolderLimit
+
+
+def send_folder(api: Api, folder: Path, left_out: Collection[Path] = ()) -> str:
+    """Send a folder and return its digest. The data folder of this machine is left out."""
+    limit = api.decode(api.get("/api/settings").body, ShownSettings).values.max_workdir_bytes
+    scanned = scan(folder, limit, [Path(load_process({}).data_dir), *left_out])
+    sent, workdir = send(scanned, api.post), scanned.workdir
+    note(
+        f"folder {sent.digest[:12]}: {len(workdir.files)} files, {workdir.size_bytes:,} bytes; "
+        f"sent {sent.size_bytes:,} bytes"
+    )
+    return sent.digest
+
+
 class TaskRequest(NamedTuple):
-    """The body of `POST /api/tasks`, and the fields of it that the command line sets."""
+    """The body of `POST /api/tasks`, and the fields of it that the command line sets.
+
+    If a `folder` travels, the entry is relative to it.
+    """
 
     body: dict[str, Any]
     given: frozenset[str]
+    folder: Path | None = None
+
+    @property
+    def entry_here(self) -> str:
+        """The entry on this machine: the absolute path of a script, or the name of a module."""
+        entry: str = self.body["entry"]
+        path = self.folder.resolve() / entry if self.folder is not None else Path(entry)
+        return str(path) if path.is_file() else entry
+
+    def sent(self, api: Api, left_out: Collection[Path] = ()) -> "TaskRequest":
+        """The request after its folder, if any, was sent to the coordinator."""
+        if self.folder is None:
+            return self
+        digest = send_folder(api, self.folder, left_out)
+        return self._replace(body=self.body | {"workdir": digest})
 
     @property
     def changes(self) -> dict[str, Any]:
         """The body of `POST /api/tasks/{id}/continue`: what is not given stays as it was."""
-        given = self.given | {"entry", "env"}
+        given = self.given | {"entry", "env", "workdir"}
         if self.body["elastic"]:
             given |= {"elastic", "min_workers"}
         return {name: self.body[name] for name in CONTINUED if name in given}
@@ -217,6 +302,7 @@ CONTINUED = (
     "max_steps",
     "config",
     "env",
+    "workdir",
 )
 """The fields of a task that may change when it continues."""
 
@@ -246,9 +332,10 @@ def request(
     config: Config = None,
     env: Env = None,
     wrap: Wrap = None,
+    workdir: WorkdirOption = None,
 ) -> dict[str, Any]:
-    """The body of `POST /api/tasks`; the workers start in the current folder."""
-    entry = entry_of(script)
+    """The body of `POST /api/tasks`; the workers start in the current folder, or in `workdir`."""
+    entry = entry_of(script) if workdir is None else entry_in(workdir, script)
     count = worker_range(workers)
     if min_workers > count.most:
         raise InvalidArgument(
@@ -280,7 +367,8 @@ def request(
         "epochs": epochs or 0,
         "max_steps": steps or 0,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
-        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+        "env": ({} if workdir else {"PWD": str(Path.cwd())}) | pairs(env, "--env"),
+        "workdir": "",
     }
 
 
@@ -297,9 +385,11 @@ def task_options(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def with_request(context: typer.Context, **options: Any) -> None:
+        folder: Path | None = options["workdir"]
         body = request(**{name: options.pop(name) for name in shared})
         given = (name for name in shared if is_given(context, name))
-        verb(TaskRequest(body, frozenset(FIELDS.get(name, name) for name in given)), **options)
+        names = frozenset(FIELDS.get(name, name) for name in given)
+        verb(TaskRequest(body, names, folder), **options)
 
     first = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from strata.coordinator.rest.response_models import TaskState
+from strata.core.tasks.workdirs import WorkdirFile
 
 
 class PinResponse(Struct, frozen=True):
@@ -76,3 +77,24 @@ class CheckpointRequestResponse(Struct, frozen=True):
 
     request: int
     task_id: str
+
+
+class AnnounceWorkdirResponse(Struct, frozen=True):
+    """The digest of a folder, and the digests of the pieces that are not stored yet."""
+
+    digest: str
+    missing: list[str]
+
+
+class PiecesResponse(Struct, frozen=True):
+    """The number of pieces that were stored."""
+
+    stored: int
+
+
+class WorkdirResponse(Struct, frozen=True):
+    """The files of a folder."""
+
+    digest: str
+    size_bytes: int
+    files: list[WorkdirFile]

@@ -42,6 +42,7 @@ from strata.coordinator.rest.routes import (
     stack_routes,
     task_routes,
     timeline_routes,
+    workdir_routes,
 )
 from strata.coordinator.rest.security import Access, Guard
 from strata.coordinator.rest.views import live_patches, metrics_history
@@ -173,6 +174,7 @@ ENDPOINTS = [
     *host_routes.ENDPOINTS,
     *stack_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
+    *workdir_routes.ENDPOINTS,
 ]
 
 

@@ -22,6 +22,7 @@ from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.preview_store import Previews
 from strata.coordinator.sessions.task_environments import Vault
 from strata.coordinator.sessions.watched_tasks import WatchedTasks
+from strata.coordinator.workdir_store import Workdirs
 
 
 class Logs(Protocol):
@@ -62,8 +63,8 @@ class MetricsSource(Protocol):
 @dataclass(frozen=True)
 class Api:
     """What the endpoints can access. `address` is the gRPC address for workers; `places` is None
-    for a simulated cluster, and so is `alerts`, the delivery of messages; `agent_connected` tells
-    whether an agent has an open session."""
+    for a simulated cluster, and so are `workdirs` and `alerts`, the delivery of messages;
+    `agent_connected` tells whether an agent has an open session."""
 
     engine: Engine
     heartbeats: Heartbeats
@@ -77,6 +78,7 @@ class Api:
     previews: Previews = field(default_factory=Previews)
     watched: WatchedTasks = field(default_factory=WatchedTasks)
     places: CheckpointPlaces | None = None
+    workdirs: Workdirs | None = None
     agent_connected: Callable[[str], bool] = lambda agent: False
     alerts: Delivery | None = None
 

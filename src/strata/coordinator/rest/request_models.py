@@ -7,11 +7,13 @@ from msgspec import Meta, Struct, field
 from strata.coordinator.rest.response_models import ModelState, Policy
 from strata.core.tasks.placement import MAX_AFTER, MAX_PRIORITY
 from strata.core.tasks.task_lifecycle import TaskType
+from strata.core.tasks.workdirs import MAX_FILES, WorkdirFile
 
 # Integers that JavaScript represents exactly.
 Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Text = Annotated[str, Meta(max_length=4096)]
+Digest = Annotated[str, Meta(max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -57,6 +59,9 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     one of a higher priority; it saves, and continues by itself when there are slots.
 
     `epochs` or `max_steps` replaces the number in the script's loop over `run.epochs`; 0 leaves it.
+
+    `workdir` is the digest of a folder that was sent (POST /api/workdirs): the workers run in a
+    copy of it, and `entry` is relative to it. Without one, `entry` is a path on the agents' hosts.
     """
 
     name: Name
@@ -83,6 +88,19 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     preemptible: bool = False
     epochs: Count = 0
     max_steps: Count = 0
+    workdir: Digest = ""
+
+
+class AnnounceWorkdirRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The files of a folder, ordered by their paths; see docs/COMMAND_LINE.md."""
+
+    files: Annotated[list[WorkdirFile], Meta(max_length=MAX_FILES)]
+
+
+class AddPiecesRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Pieces of the files of a folder, each in Base64."""
+
+    pieces: Annotated[list[bytes], Meta(max_length=MAX_FILES)]
 
 
 class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +132,7 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     preemptible: bool | None = None
     epochs: Count | None = None
     max_steps: Count | None = None
+    workdir: Digest | None = None
     dry_run: bool = False
 
 

@@ -302,12 +302,22 @@ class TaskResponse(Struct, frozen=True):
     min_workers: int
 
 
+class TaskWorkdirResponse(Struct, frozen=True):
+    """The folder that a task runs in: its digest, the number of its files and their bytes. GET
+    /api/workdirs/{digest} lists the files, and so does the fact `WorkdirRecorded`."""
+
+    digest: str
+    files: int
+    size_bytes: int
+
+
 class TaskDetail(TaskResponse, frozen=True):
     """A task with its submitted parameters; only the names of environment variables are shown.
 
     The fields that begin with `keep` say which checkpoints are kept, as the script chose if it did.
     `loss` is the mean of the last losses of its workers; `waiting_for` says which slots or other
     tasks it waits for, or how many workers the user has to start, and is empty if it does not wait.
+    `workdir` is null if the task runs in its submitter's folder, by its path.
     """
 
     entry: str
@@ -328,6 +338,7 @@ class TaskDetail(TaskResponse, frozen=True):
     max_steps: int
     waiting_for: str
     loss: float | None
+    workdir: TaskWorkdirResponse | None = None
 
 
 class AgentResponse(Struct, frozen=True):

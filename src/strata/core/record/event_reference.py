@@ -31,6 +31,7 @@ from strata.core.tasks import (
     resizing,
     task_forks,
     task_lifecycle,
+    workdirs,
 )
 from strata.core.workers import (
     exchange_facts,
@@ -54,6 +55,7 @@ MODULES = (
     gpu_exclusion,
     stack_collection,
     task_lifecycle,
+    workdirs,
     continuation,
     task_forks,
     media_room,

@@ -23,6 +23,7 @@ from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.framework_trainer import fixed_by_trainer, new_training
 from strata.core.tasks.placement import StopTask, begin, check_spec, stop
 from strata.core.tasks.task_lifecycle import change_state
+from strata.core.tasks.workdirs import Workdir, check_spec_workdir, record_workdir
 from strata.core.workers.departures import lose
 from strata.core.workers.worker_lifecycle import DeclareLost
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow
@@ -53,10 +54,11 @@ class TaskContinued(Fact, frozen=True, kw_only=True):
 
 
 class ContinueTask(Command, frozen=True):
-    """Continue an ended task; without a `spec` its parameters stay as they are."""
+    """Continue an ended task; without a `spec` its parameters and its folder stay as they are."""
 
     task: str
     spec: TaskSpec | None = None
+    workdir: Workdir | None = None
 
 
 class EndKilledTask(Command, frozen=True):
@@ -82,11 +84,14 @@ def continue_task(d: Decision, c: ContinueTask) -> Task:
     changed = changes(task.spec, spec)
     _require_continuable(d, task, changed)
     check_spec(d, spec)
+    if c.spec is not None:
+        check_spec_workdir(spec, c.workdir)
     step = resume_step(task)
     continued = d.record(
         TaskContinued(task=task.id, spec=spec, step=step, reason=_reason(changed), changes=changed),
         c.cause,
     )
+    record_workdir(d, task, c.workdir, continued)
     begin(d, task, change_state(d, task, "queued", f"continued: {_reason(changed)}", continued))
     return task
 

@@ -33,6 +33,7 @@ from strata.core.tasks.task_lifecycle import (
     change_state,
 )
 from strata.core.tasks.task_queue import first_in_line
+from strata.core.tasks.workdirs import Workdir, check_spec_workdir, record_workdir
 from strata.core.workers.fencing import WorkerCommand
 from strata.core.workers.worker_lifecycle import were_lost
 from strata.errors import InvalidArgument
@@ -43,6 +44,7 @@ MAX_PRIORITY = 1000
 
 class SubmitTask(Command, frozen=True):
     spec: TaskSpec
+    workdir: Workdir | None = None
 
 
 class FailStart(Command, frozen=True):
@@ -64,21 +66,26 @@ class StopRun(WorkerCommand, frozen=True):
 def submit(d: Decision, c: SubmitTask) -> Task:
     """Submit a task; it starts at once if there are slots. A `keep_count` of 0 means the
     default."""
-    task, submitted = record_submission(d, c.spec, c.cause)
+    task, submitted = record_submission(d, c.spec, c.cause, c.workdir)
     begin(d, task, submitted)
     return task
 
 
-def record_submission(d: Decision, spec: TaskSpec, cause: tuple[str, ...]) -> tuple[Task, str]:
-    """Record a new task; returns it and the id of the fact."""
+def record_submission(
+    d: Decision, spec: TaskSpec, cause: tuple[str, ...], workdir: Workdir | None = None
+) -> tuple[Task, str]:
+    """Record a new task and its folder; returns it and the id of the first fact."""
     rules = d.state.rules
     spec = msgspec.structs.replace(spec, keep_count=spec.keep_count or rules.keep_count)
     check_spec(d, spec)
+    check_spec_workdir(spec, workdir)
     unended = sum(not task.ended for task in d.state.tasks.values())
     require_room(d, "max_tasks", rules.max_tasks, unended, f"task {spec.name!r}", cause)
     task_id = f"{_slug(spec.name)}-{d.state.last_task + 1}"
     submitted = d.record(TaskSubmitted(task=task_id, spec=spec), cause)
-    return d.state.tasks[task_id], submitted
+    task = d.state.tasks[task_id]
+    record_workdir(d, task, workdir, submitted)
+    return task, submitted
 
 
 def begin(d: Decision, task: Task, cause: str) -> None:

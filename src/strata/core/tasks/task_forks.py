@@ -22,6 +22,7 @@ from strata.core.task_state import Checkpoint, Feed, Task
 from strata.core.tasks.continuation import changes, require_same
 from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.placement import begin, record_submission
+from strata.core.tasks.workdirs import Workdir
 from strata.errors import NotAllowedNow, NotFound
 
 CHANGEABLE = ("name",)
@@ -49,6 +50,7 @@ class ForkTask(Command, frozen=True):
     task: str
     spec: TaskSpec
     step: int | None = None
+    workdir: Workdir | None = None
 
 
 @applies(TaskForked)
@@ -97,7 +99,7 @@ def fork(d: Decision, c: ForkTask) -> Task:
             hint="start a new task from its weights: "
             f'run.restore(..., from_="{parent.id}/{saved.id}")',
         )
-    task, submitted = record_submission(d, c.spec, c.cause)
+    task, submitted = record_submission(d, c.spec, c.cause, c.workdir)
     forked = d.record(
         TaskForked(
             task=task.id, parent=parent.id, checkpoint=saved.id, step=saved.step, changes=changed

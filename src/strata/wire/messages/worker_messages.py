@@ -315,11 +315,12 @@ def job(task: Task, environment: dict[str, str], grace_s: float, blocked: str = 
         args=task.spec.args,
         config=task.spec.config,
         environment=own,
-        working_dir=environment.get("PWD", ""),
+        working_dir="" if task.spec.workdir else environment.get("PWD", ""),
         grace_ms=int(grace_s * 1000),
         stopping=task.state == "stopping",
         world_size=task.spec.worker_count,
         blocked=blocked,
+        workdir=task.spec.workdir,
     )
 
 

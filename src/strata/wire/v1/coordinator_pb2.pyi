@@ -1342,7 +1342,7 @@ class Duties(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ..., excluded_gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked", "self_test")
+    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked", "self_test", "workdir")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1362,6 +1362,7 @@ class Job(_message.Message):
     SEATS_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     SELF_TEST_FIELD_NUMBER: _ClassVar[int]
+    WORKDIR_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
@@ -1374,7 +1375,22 @@ class Job(_message.Message):
     seats: _containers.RepeatedCompositeFieldContainer[Seat]
     blocked: str
     self_test: bool
-    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ..., self_test: _Optional[bool] = ...) -> None: ...
+    workdir: str
+    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ..., self_test: _Optional[bool] = ..., workdir: _Optional[str] = ...) -> None: ...
+
+class ReadWorkdirRequest(_message.Message):
+    __slots__ = ("workdir", "piece")
+    WORKDIR_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    workdir: str
+    piece: str
+    def __init__(self, workdir: _Optional[str] = ..., piece: _Optional[str] = ...) -> None: ...
+
+class ReadWorkdirResponse(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
 
 class Seat(_message.Message):
     __slots__ = ("worker_id", "start")

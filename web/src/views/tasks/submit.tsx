@@ -69,7 +69,8 @@ function TaskForm({ initial }: { initial: Form }) {
   return (
     <form onSubmit={onSubmit} className="grid max-w-4xl grid-cols-2 gap-x-10 gap-y-4 max-md:grid-cols-1">
       {text("name", "Name", "", { placeholder: "imagenet-resnet50" })}
-      {text("entry", "Script or module", "the same path on every host; empty: you start the workers yourself", { placeholder: "train.py" })}
+      {text("entry", "Script or module", form.workdir ? "a path in the folder" : "the same path on every host; empty: you start the workers yourself", { placeholder: "train.py" })}
+      {initial.workdir && text("workdir", "Folder", "digest of the folder that was sent; empty: the same path on every host")}
       <div className="grid grid-cols-3 gap-4">
         {text("worker_count", "Workers", "", { type: "number" })}
         {text("min_workers", "Minimum workers", "0: set by the loss policy", { type: "number" })}

@@ -30,6 +30,7 @@ export const BLANK: Form = {
   priority: "0",
   after: "",
   preemptible: "",
+  workdir: "",
 };
 
 /** The form filled in with the request of a task; the values of its environment are not stored. */
@@ -59,6 +60,7 @@ export function formOf(task: TaskDetail): Form {
     priority: String(task.priority),
     after: task.after.join(", "),
     preemptible: task.preemptible ? "yes" : "",
+    workdir: task.workdir?.digest ?? "",
   };
 }
 
@@ -129,6 +131,7 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
     priority: number("priority"),
     after: form.after.split(",").map((each) => each.trim()).filter(Boolean),
     preemptible: form.preemptible === "yes",
+    workdir: form.workdir.trim(),
   } as CreateTask;
   return Object.keys(errors).length > 0 ? { errors } : { request };
 }

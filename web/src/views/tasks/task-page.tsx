@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { curl } from "../../api/client";
 import type { Task, TaskDetail } from "../../api/types";
-import { count, moment, UNRECORDED } from "../../lib/format";
+import { bytes, count, moment, plural, UNRECORDED } from "../../lib/format";
 import { useCluster, useCursor } from "../../state/cluster";
 import { useLines } from "../../state/latest-lines";
 import { hrefTo } from "../../state/url";
@@ -83,6 +83,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         {detail && <Fact name="Loss policy" word="loss policy">{detail.policy}</Fact>}
         {detail && <Fact name="State layout" word="state layout">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
+        {detail?.workdir && <Fact name="Folder"><span title={detail.workdir.digest}><span className="font-mono">{detail.workdir.digest.slice(0, 12)}</span> · {plural(detail.workdir.files, "file")}</span></Fact>}
         <GoodputShare task={task} />
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>
@@ -141,6 +142,7 @@ function Request({ detail }: { detail: TaskDetail }) {
     <Section title="Request">
       <pre className="max-h-64 overflow-auto font-mono text-s whitespace-pre-wrap">
         {command || "no entry point: you start the workers"}
+        {detail.workdir && `\nfolder: ${detail.workdir.digest} (${plural(detail.workdir.files, "file")}, ${bytes(detail.workdir.size_bytes)})`}
         {`\nconfig: ${JSON.stringify(detail.config, null, 2)}`}
         {detail.env_names.length > 0 && `\nenvironment: ${detail.env_names.join(", ")}`}
       </pre>

@@ -38,6 +38,7 @@ from strata.coordinator.rest.request_models import (
 )
 from strata.coordinator.rest.response_models import TaskDetail, TaskResponse
 from strata.coordinator.rest.routes.log_routes import recent
+from strata.coordinator.rest.routes.workdir_routes import stored_workdir
 from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
 from strata.core.events import Command
@@ -48,6 +49,7 @@ from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.tasks.resizing import Resized, ResizeTask
 from strata.core.tasks.task_forks import ForkTask, checkpoint_at
 from strata.core.tasks.task_queue import Queue
+from strata.core.tasks.workdirs import Workdir
 from strata.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -117,6 +119,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         preemptible=data.preemptible,
         epochs=data.epochs,
         max_steps=data.max_steps,
+        workdir=data.workdir,
     )
     return await submitted(api, spec, data.env)
 
@@ -134,7 +137,10 @@ def encoded(config: dict[str, Any]) -> str:
 
 async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTaskResponse:
     """Submit a task."""
-    task = await with_environment(api, spec, env, lambda stored: SubmitTask(spec=stored))
+    files = await stored_workdir(api, spec.workdir)
+    task = await with_environment(
+        api, spec, env, lambda stored: SubmitTask(spec=stored, workdir=files)
+    )
     return CreateTaskResponse(task.id, task.state)
 
 
@@ -142,6 +148,7 @@ async def with_environment(
     api: Api, spec: TaskSpec, env: dict[str, str], command: Callable[[TaskSpec], Command]
 ) -> Task:
     """Submit the command that starts a task; its environment is stored outside the log."""
+    env = own_env(spec, env)
     key = await asyncio.to_thread(api.vault.keep, env)
     spec = msgspec.structs.replace(spec, env_names=sorted(env), env_key=key)
     try:
@@ -185,7 +192,11 @@ async def continue_task(
         task = state.task(task_id)
         plan = Plan(task.spec, resume_step(task), task.state)
     return await started_again(
-        api, task_id, plan, data, lambda spec: ContinueTask(task=task_id, spec=spec)
+        api,
+        task_id,
+        plan,
+        data,
+        lambda spec, files: ContinueTask(task=task_id, spec=spec, workdir=files),
     )
 
 
@@ -198,7 +209,11 @@ async def fork_task(
         task = state.task(task_id)
         plan = Plan(task.spec, checkpoint_at(task, data.step).step, task.state)
     return await started_again(
-        api, task_id, plan, data, lambda spec: ForkTask(task=task_id, spec=spec, step=data.step)
+        api,
+        task_id,
+        plan,
+        data,
+        lambda spec, files: ForkTask(task=task_id, spec=spec, step=data.step, workdir=files),
     )
 
 
@@ -215,15 +230,16 @@ async def started_again(
     task_id: str,
     plan: Plan,
     data: ContinueTaskRequest,
-    command: Callable[[TaskSpec], Command],
+    command: Callable[[TaskSpec, Workdir | None], Command],
 ) -> ContinueTaskResponse:
     """Start a task from a checkpoint; with `dry_run`, only its changes are returned."""
     spec = continued_spec(plan.before, data)
     require_env(task_id, plan.before, data.env)
     changed = [ParameterChange(name, *both) for name, both in changes(plan.before, spec).items()]
     status = plan.now
+    files = await stored_workdir(api, spec.workdir)
     if not data.dry_run:
-        task = await with_environment(api, spec, data.env, command)
+        task = await with_environment(api, spec, data.env, lambda stored: command(stored, files))
         task_id, status = task.id, task.state
     return ContinueTaskResponse(task_id=task_id, status=status, step=plan.step, changes=changed)
 
@@ -240,8 +256,13 @@ def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:
     if data.epochs or data.max_steps:
         given = {"epochs": 0, "max_steps": 0} | given
     config = msgspec.json.decode(before.config, type=dict[str, Any]) | data.config
-    names = sorted(data.env)
-    return msgspec.structs.replace(before, **given, config=encoded(config), env_names=names)
+    spec = msgspec.structs.replace(before, **given, config=encoded(config))
+    return msgspec.structs.replace(spec, env_names=sorted(own_env(spec, data.env)))
+
+
+def own_env(spec: TaskSpec, env: dict[str, str]) -> dict[str, str]:
+    """The variables of a task; `PWD` is the working folder of one without a `workdir`."""
+    return {name: value for name, value in env.items() if name != "PWD" or not spec.workdir}
 
 
 def require_env(task_id: str, spec: TaskSpec, env: dict[str, str]) -> None:

@@ -23,6 +23,7 @@ from strata.coordinator.rest.response_models import (
     ResourcesResponse,
     TaskDetail,
     TaskResponse,
+    TaskWorkdirResponse,
     WorkerResponse,
     WorkerStatus,
 )
@@ -339,7 +340,13 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         max_steps=spec.max_steps,
         waiting_for=queue.waiting_for(known),
         loss=_loss(heartbeats, known),
+        workdir=_workdir(known),
     )
+
+
+def _workdir(known: Task) -> TaskWorkdirResponse | None:
+    found = known.workdir if known.spec.workdir else None
+    return TaskWorkdirResponse(**msgspec.structs.asdict(found)) if found is not None else None
 
 
 def _loss(heartbeats: Heartbeats, known: Task) -> float | None:

@@ -1,0 +1,1 @@
+"""Folders that travel with tasks: reading them, pieces by digest, unpacking."""

@@ -45,7 +45,7 @@ TOKEN = ("authorization", "Bearer secret")
 PATIENT = {"keepalive_interval_s": 600.0}
 
 
-def authorize(metadata) -> None:
+def authorize(metadata, caller) -> None:
     if metadata.get("authorization") != TOKEN[1]:
         raise Unauthenticated("a valid token is needed")
 

@@ -41,7 +41,7 @@ from strata.coordinator.rest.app import create_app
 from strata.coordinator.rest.http_server import port_error, serve
 from strata.coordinator.rest.ports import Api
 from strata.coordinator.rest.request_checks import HttpLimits
-from strata.coordinator.rest.security import is_loopback
+from strata.coordinator.rest.security import is_loopback, other_user
 from strata.coordinator.rest.views.past_state import PastReader
 from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
@@ -54,7 +54,7 @@ from strata.core.rule_settings import Rules, Timeouts
 from strata.errors import SettingError, Unauthenticated
 from strata.wire.certificates import date_problem
 from strata.wire.grpc.connection_budget import raise_limit
-from strata.wire.grpc.grpc_server import GrpcServer
+from strata.wire.grpc.grpc_server import Caller, GrpcServer
 from strata.wire.grpc.health_service import HealthService
 from strata.wire.grpc.reflection_service import serve_reflection
 
@@ -219,7 +219,7 @@ async def grpc_serving(
         keepalive_interval_s=settings.heartbeat_interval_s,
         keepalive_timeout_s=settings.heartbeat_timeout_s,
         status_of=status_of,
-        authorize=authorizer(settings.token) if settings.token else None,
+        authorize=authorizer(settings.token) if settings.token else require_own_user,
     )
     health = HealthService()
     calls.serve(server, sessions, agents)
@@ -299,11 +299,17 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def authorizer(token: str) -> Callable[[Mapping[str, str | bytes]], None]:
+def require_own_user(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
+    """Refuse other users of this machine, where no token is set."""
+    if not caller.of_own_user:
+        raise other_user()
+
+
+def authorizer(token: str) -> Callable[[Mapping[str, str | bytes], Caller], None]:
     """Check of a call's bearer token."""
     expected = f"Bearer {token}".encode()
 
-    def authorize(metadata: Mapping[str, str | bytes]) -> None:
+    def authorize(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
         given = metadata.get("authorization", "")
         if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
             raise Unauthenticated(

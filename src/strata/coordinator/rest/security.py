@@ -2,8 +2,9 @@
 
 Submitting a task runs code, and any web page in a browser can reach a port on this machine. So:
 
-- Without a token the API listens on loopback only. There the Host header must name this machine: a
-  foreign name that resolves to it (DNS rebinding) is refused.
+- Without a token the API listens on loopback only, and answers only the user that started the
+  coordinator and root. There the Host header must name this machine: a foreign name that resolves
+  to it (DNS rebinding) is refused.
 - With a token, everything but health and the dashboard's files needs it, as `Authorization: Bearer`
   or as a cookie. Opening the dashboard with `?token=` sets the cookie and redirects to the plain
   URL. The cookie has a value derived from the token, because other ports of this host can read it.
@@ -53,6 +54,7 @@ from strata.errors import (
     StrataError,
     Unauthenticated,
 )
+from strata.wire.peer_user import Address, is_own_user
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -90,6 +92,8 @@ class Head(Struct, frozen=True):
     query: str
     client: str
     headers: Mapping[str, str]
+    ends: tuple[Address, Address] | None = None
+    """The addresses of the client and of this server."""
 
     @property
     def changes(self) -> bool:
@@ -104,13 +108,17 @@ class Head(Struct, frozen=True):
 
 def head_of(scope: HTTPScope) -> Head:
     """The head of an ASGI request."""
-    client = scope.get("client")
+    client, server = scope.get("client"), scope.get("server")
+    ends = None
+    if client is not None and server is not None and server[1] is not None:
+        ends = (client[0], client[1]), (server[0], server[1])
     return Head(
         method=scope["method"],
         path=normalize_path(scope["path"]),
         query=scope["query_string"].decode("latin-1"),
         client=client[0] if client else "",
         headers={name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]},
+        ends=ends,
     )
 
 
@@ -160,7 +168,11 @@ class Access(Struct, frozen=True, kw_only=True):
         self.check_host(head)
         if (head.changes or head.path in self.streams) and not self.is_page(head):
             check_origin(head)
-        if self.token and head.path not in self.open_paths and not self._knows_token(head):
+        if head.path in self.open_paths:
+            return
+        if not self.token and not (head.ends and is_own_user(*head.ends)):
+            raise other_user()
+        if self.token and not self._knows_token(head):
             raise Unauthenticated(
                 "a valid token is needed",
                 hint="send 'Authorization: Bearer <token>', or open the page with ?token=<token>",
@@ -195,6 +207,14 @@ class Access(Struct, frozen=True, kw_only=True):
         if scheme.lower() == "bearer" and same(given.strip(), self.token):
             return True
         return same(cookie_of(head, self.cookie), self.session)
+
+
+def other_user() -> Unauthenticated:
+    """The error for another user of this machine."""
+    return Unauthenticated(
+        "this coordinator has no token and answers only the user that started it",
+        hint="set STRATA_TOKEN for the coordinator and its clients, or run this as that user",
+    )
 
 
 def hostname(host: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from strata.wire.grpc.connection_budget import network_of
@@ -18,6 +19,7 @@ from strata.wire.http2.hpack import (
 )
 from strata.wire.http2.http2_connection import Http2Connection
 from strata.wire.http2.http2_frames import DataReceived, Http2Stream, RequestReceived
+from strata.wire.peer_user import is_own_user
 
 if TYPE_CHECKING:
     from strata.wire.grpc.grpc_server import GrpcServer
@@ -71,10 +73,16 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address is not None:  # None: the peer has disconnected already
             self.peer, self.network = _peer_name(address), network_of(address[0])
+            self._ends = address[:2], transport.get_extra_info("sockname")[:2]
         if address is None or not self.server.admit(self):
             self.transport.abort()
             return False
         return True
+
+    @cached_property
+    def of_own_user(self) -> bool:
+        """Whether the peer is a process of this user, or of root, on this machine."""
+        return is_own_user(*self._ends)
 
     def secured(self, transport: asyncio.Transport | None) -> None:
         """Continue after the handshake; closes if it failed or the peer does not speak HTTP/2."""
@@ -147,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             self.http2.send_trailers(stream, NOT_GRPC_HEAD)
             return
         try:
-            method = self.server.method_for(head)
+            method = self.server.method_for(head, self)
             if not (method.public or self.authenticated):
                 self.http2.streams_cost = False
                 self.server.budget.authenticate(self)

@@ -33,7 +33,7 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from strata.wire.grpc.connection_budget import Bounds, ConnectionBudget
 from strata.wire.grpc.grpc_call import (
@@ -101,11 +101,20 @@ def secure(
 ACCEPT_BACKLOG = 4_096
 
 
+class Caller(Protocol):
+    """Who makes a call."""
+
+    @property
+    def of_own_user(self) -> bool:
+        """Whether it is a process of this user, or of root, on this machine."""
+
+
 class GrpcServer:
     """Methods by full name, the open connections, and the limits.
 
     `status_of` converts exceptions of handlers; None means an unknown exception. `authorize` gets
-    the metadata of every call to a method that is not public, and raises if it is not allowed.
+    the metadata and the caller of every call to a method that is not public, and raises if it is
+    not allowed.
 
     `max_outgoing_bytes` limits the queued bytes of a stream when another message is sent.
     `max_buffered_bytes` limits, per connection, requests that are incomplete or being answered, and
@@ -123,7 +132,7 @@ class GrpcServer:
         bounds: Bounds | None = None,
         limits: Http2Limits | None = None,
         status_of: Callable[[BaseException], Outcome | None] | None = None,
-        authorize: Callable[[Mapping[str, str | bytes]], None] | None = None,
+        authorize: Callable[[Mapping[str, str | bytes], Caller], None] | None = None,
     ) -> None:
         self.max_message_bytes = max_message_bytes
         self.max_outgoing_bytes = max_outgoing_bytes
@@ -253,11 +262,11 @@ class GrpcServer:
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
-    def method_for(self, head: RequestHead) -> Method:
+    def method_for(self, head: RequestHead, caller: Caller) -> Method:
         """The method of this request; raises if it is unauthorized or unknown."""
         method = self.methods.get(head.path)
         if self._authorize is not None and not (method is not None and method.public):
-            self._authorize(head.metadata)
+            self._authorize(head.metadata, caller)
         if head.objection is not None:
             raise RpcError(*head.objection)
         if method is None:

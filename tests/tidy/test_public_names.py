@@ -55,6 +55,15 @@ def test_nothing_is_imported_before_it_is_used():
     assert found.stdout.strip() == "[]"
 
 
+def test_a_worker_imports_no_server_module():
+    look = "import strata, sys; strata.join; print([n for n in sys.modules if n in sys.argv[1:]])"
+    server = ["duckdb", "hpack", "litestar", "obstore", "PIL", "pyarrow", "re2", "rich", "typer"]
+    folders = [f"strata.{name}" for name in ("cli", "coordinator", "launch", "timeline")]
+    command = [sys.executable, "-c", look, "uvicorn", *server, *folders]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(strata, "joim")
     assert set(PUBLIC_NAMES) <= set(dir(strata))

@@ -92,6 +92,12 @@ def test_generated_files_match_the_proto(tmp_path):
     assert committed == made, "run make proto"
 
 
+def test_module_is_not_the_code_that_protoc_generates():
+    # Which refuses protobuf of other major versions, so not every environment could import it.
+    code = (GENERATED / "coordinator_pb2.py").read_text("utf-8")
+    assert "ValidateProtobufRuntimeVersion" not in code, "restore it, and run make proto"
+
+
 def test_module_has_every_message_and_enum_of_the_proto():
     for name, message in pb.DESCRIPTOR.message_types_by_name.items():
         assert getattr(pb, name).DESCRIPTOR is message

@@ -43,7 +43,7 @@ NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 KIND_BYTES = 32
 MAX_QUEUE_BYTES = 32 * 2**20
 MAX_SAMPLES = 200_000
-SAY_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 
 
 class DroppedEvents(Struct, frozen=True):
@@ -101,7 +101,7 @@ class LossReader:
         self._closing = False
         self._busy = False
         self._skipped = 0
-        self._said_s = float("-inf")
+        self._logged_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="strata-losses", daemon=True)
 
     def start(self) -> None:
@@ -136,8 +136,8 @@ class LossReader:
             self._samples.clear()
             self._dropped.clear()
             skipped, now_s = self._skipped, time.monotonic()
-            if skipped and now_s - self._said_s >= SAY_EVERY_S:
-                self._said_s, self._skipped = now_s, 0
+            if skipped and now_s - self._logged_s >= LOG_EVERY_S:
+                self._logged_s, self._skipped = now_s, 0
                 log.warning("alerts: %d batches of events were not searched for losses", skipped)
         return Found(samples, dropped)
 

@@ -307,19 +307,19 @@ class Watch:
 
     def _verdict(self, worker: str, heard: LastHeard, now_ns: int) -> DeclareLost | None:
         grace = _ns(self.timeouts.connection_grace_s)
-        silence_s = (now_ns - heard.beat_ns) / SECOND_NS
+        since_beat_s = (now_ns - heard.beat_ns) / SECOND_NS
         limit_s = heard.timeout_ns / SECOND_NS
         if heard.broken_ns and now_ns - heard.broken_ns >= grace:
             return _lost(
-                worker, heard, "connection", "its connection broke", {"silence_s": silence_s}
+                worker, heard, "connection", "its connection broke", {"silence_s": since_beat_s}
             )
         if now_ns - heard.beat_ns >= heard.timeout_ns:
-            evidence = {"silence_s": silence_s, "timeout_s": limit_s}
+            evidence = {"silence_s": since_beat_s, "timeout_s": limit_s}
             if heard.absent:
                 reason = f"it did not return within {limit_s:g} s"
                 return _lost(worker, heard, "absent", reason, evidence)
             return _lost(
-                worker, heard, "heartbeat", f"no heartbeat for {silence_s:.1f} s", evidence
+                worker, heard, "heartbeat", f"no heartbeat for {since_beat_s:.1f} s", evidence
             )
         limit = self.steps.limit(heard)
         if limit is not None and now_ns - heard.step_ns >= limit.limit_ns:

@@ -174,10 +174,10 @@ class Interruptions:
         stall = self._stall_at(record.at_ns) if body.signal != "hang" else None
         cause = stall.found if stall is not None else record
         self.loss_of[record.ref] = cause
-        silent_s = body.evidence.get("silence_s", body.evidence.get("stuck_s"))
+        before_loss_s = body.evidence.get("silence_s", body.evidence.get("stuck_s"))
         signs = [last_events.get((body.worker, body.incarnation))]
-        if silent_s is not None:
-            signs.append(record.at_ns - round(silent_s * SECOND_NS))
+        if before_loss_s is not None:
+            signs.append(record.at_ns - round(before_loss_s * SECOND_NS))
         if body.signal == "hang":
             signs = signs[1:] or signs
         known = [sign for sign in signs if sign is not None]

@@ -211,13 +211,13 @@ def _unseen(
             text="open: it may still be in transit at the end of the log",
             chain=chain,
         )
-    silence_s = lost_s(sent.at_ns, search.extent.to_ns)
+    missing_s = lost_s(sent.at_ns, search.extent.to_ns)
     lost = f"it was lost on the link between {sent.node} and {receiver}"
     if not was_sent_there:
         to = ", ".join(receivers(first))
         lost = f"{first.node} sent it to {to}, and no worker forwarded it to {receiver}"
     text = f"no: {receiver} was up and its log is complete, but the message never arrived: {lost}"
-    cost = Cost(silence_s, 1, f"{receiver} missed it for {silence_s:.0f} s")
+    cost = Cost(missing_s, 1, f"{receiver} missed it for {missing_s:.0f} s")
     return Answer(verdict="no", text=text, chain=chain, cost=cost)
 
 

@@ -234,8 +234,8 @@ def _sign_of_life(search: LogSearch, loss: Record, body: WorkerLost) -> Record |
 
 def _worked_meanwhile(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """A step that it finished during the heartbeat timeout."""
-    silent_s = body.evidence.get("silence_s", 0.0)
-    since_ns = loss.at_ns - int(silent_s * SECOND_NS) + SECOND_NS
+    since_beat_s = body.evidence.get("silence_s", 0.0)
+    since_ns = loss.at_ns - int(since_beat_s * SECOND_NS) + SECOND_NS
     found = search.first({"StepFinished", "TrainingFinished"}, since_ns, loss.at_ns, body.worker)
     return found if found is not None and found.incarnation == body.incarnation else None
 
@@ -274,19 +274,19 @@ def _cost(search: LogSearch, loss: Record, body: WorkerLost) -> Cost:
     rolled = search.first(
         {"RolledBack"}, loss.at_ns, again.at_ns + 1 if again else None, task=body.task
     )
-    silence_s = body.evidence.get("silence_s") or body.evidence.get("stuck_s") or 0.0
+    undetected_s = body.evidence.get("silence_s") or body.evidence.get("stuck_s") or 0.0
     if again is None:
-        return Cost(silence_s, 1, "the task did not continue")
+        return Cost(undetected_s, 1, "the task did not continue")
     stopped_s = lost_s(loss.at_ns, again.at_ns)
     size = changed.get("world_size") if changed else None
     workers = size if isinstance(size, int) and size else 1
-    noticed = f"detected after {lasting(silence_s)}" if silence_s else "detected at once"
+    noticed = f"detected after {lasting(undetected_s)}" if undetected_s else "detected at once"
     text = f"{noticed}, {lasting(stopped_s)} until training continued"
     if rolled is not None:
         origin, to = rolled.get("origin"), rolled.get("to")
         if isinstance(origin, int) and isinstance(to, int):
             text += f", {counted(origin - to, 'step')} to train again"
-    return Cost((silence_s + stopped_s) * workers, workers, text)
+    return Cost((undetected_s + stopped_s) * workers, workers, text)
 
 
 def unfinished(search: LogSearch, worker: str = "", time_ms: float | None = None) -> Answer:

@@ -5,18 +5,18 @@ import type { Task } from "../../api/types";
 import { duration } from "../../lib/format";
 import { useClock, useCursor, useTimeline } from "../../state/cluster";
 
-const QUIET_MS = 10_000;
-const QUIET_STEPS = 5;
+const LEAST_MS = 10_000;
+const USUAL_STEPS = 5;
 const STEPPING = new Set<string>(["running", "recovering"]);
 
 /** The time since the newest step, if it is longer than steps explain; else null. */
-export function silenceOf(stepAtMs: number, stepS: number, nowMs: number): number | null {
+export function overdueStepMs(stepAtMs: number, stepS: number, nowMs: number): number | null {
   const age = nowMs - stepAtMs;
-  return age > Math.max(QUIET_MS, QUIET_STEPS * stepS * 1000) ? age : null;
+  return age > Math.max(LEAST_MS, USUAL_STEPS * stepS * 1000) ? age : null;
 }
 
 /** "no step for 13 s" while a task that runs makes no step; empty otherwise. */
-export function useSilence(task: Task, curves: readonly Curve[] | undefined): string {
+export function useNoStepText(task: Task, curves: readonly Curve[] | undefined): string {
   const timeline = useTimeline();
   const now = useClock();
   const live = useCursor() === null && STEPPING.has(task.status);
@@ -32,6 +32,6 @@ export function useSilence(task: Task, curves: readonly Curve[] | undefined): st
   });
   const stepAt = data?.curves[0]?.time_ms.at(-1);
   if (!live || stepAt === undefined) return "";
-  const silence = silenceOf(stepAt, steps?.last ?? 0, now);
-  return silence === null ? "" : `no step for ${duration(silence)}`;
+  const overdue = overdueStepMs(stepAt, steps?.last ?? 0, now);
+  return overdue === null ? "" : `no step for ${duration(overdue)}`;
 }

@@ -15,7 +15,7 @@ import { Section } from "../../ui/page";
 import { hasEnded } from "../tasks/task-cells";
 import { CurveControls, showWindow, useCurveLook, type CurveLook } from "./curve-controls";
 import { compareHref } from "./pinned-runs";
-import { useSilence } from "./step-age";
+import { useNoStepText } from "./step-age";
 import { ValueTable } from "./value-table";
 import { useVisibleCharts, Watched } from "./visible-charts";
 
@@ -62,7 +62,7 @@ function Charts({ task, curves, axes, undone, notes, running, cursor }: ChartsPr
   const found = ordered.filter(({ name }) => name.toLowerCase().includes(search.toLowerCase()));
   const shown = unfolded || search ? found : found.slice(0, FOLDED);
   const { points, error } = useCurvePoints({ task: task.id, wanted: visible, axis: look.axis, window: look.window, worker, live: running, undone });
-  const silence = useSilence(task, curves);
+  const noStep = useNoStepText(task, curves);
   const whole = useMemo(() => xRange([...points.values()]), [points]);
   return (
     <>
@@ -76,11 +76,11 @@ function Charts({ task, curves, axes, undone, notes, running, cursor }: ChartsPr
         </span>
       </div>
       {error && <TimelineError error={error} />}
-      {silence && <p className="mb-2 text-recovering">▲ {silence}: the values above the charts are the last ones.</p>}
+      {noStep && <p className="mb-2 text-recovering">▲ {noStep}: the values above the charts are the last ones.</p>}
       <div className="grid grid-cols-3 gap-x-8 gap-y-4 max-xl:grid-cols-2 max-md:grid-cols-1">
         {shown.map((curve, index) => (
           <Watched key={curve.name} name={curve.name} note={note} className={index === 0 ? "col-span-full" : ""}>
-            <OneCurve curve={curve} points={points.get(curve.name) ?? NO_POINTS} {...{ look, markers, cursor, whole }} stale={silence !== ""} {...(index === 0 && { height: MAIN_PX })} />
+            <OneCurve curve={curve} points={points.get(curve.name) ?? NO_POINTS} {...{ look, markers, cursor, whole }} stale={noStep !== ""} {...(index === 0 && { height: MAIN_PX })} />
           </Watched>
         ))}
       </div>

@@ -4,7 +4,7 @@ import type { Goodput } from "../../api/timeline";
 import type { Task } from "../../api/types";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
-import { silenceOf } from "../curves/step-age";
+import { overdueStepMs } from "../curves/step-age";
 import { Learning } from "./learning";
 
 const task = { id: "train-1", status: "running", committed_steps: 4, progress: 40, submitted_at: 1, queue_position: null } as Task;
@@ -38,7 +38,7 @@ it("shows the rates of a task that makes steps as they are", async () => {
 });
 
 it("waits five steps before it says that a slow task makes none", () => {
-  expect([silenceOf(0, 0.1, 10_000), silenceOf(0, 0.1, 10_001), silenceOf(0, 30, 149_000), silenceOf(0, 30, 151_000)]).toEqual([null, 10_001, null, 151_000]);
+  expect([overdueStepMs(0, 0.1, 10_000), overdueStepMs(0, 0.1, 10_001), overdueStepMs(0, 30, 149_000), overdueStepMs(0, 30, 151_000)]).toEqual([null, 10_001, null, 151_000]);
 });
 
 it("says without a price how a cost is shown", async () => {

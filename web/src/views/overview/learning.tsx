@@ -10,7 +10,7 @@ import { hrefTo } from "../../state/url";
 import { CurveChart } from "../../ui/curve-chart";
 import { Fact } from "../../ui/controls";
 import { Mark } from "../../ui/state-mark";
-import { useSilence } from "../curves/step-age";
+import { useNoStepText } from "../curves/step-age";
 import { showWindow, useCurveLook } from "../curves/curve-controls";
 import { useVisibleCharts, Watched } from "../curves/visible-charts";
 import { useGoodput } from "../goodput/task-goodput";
@@ -36,7 +36,7 @@ function TaskLearning({ task }: { task: Task }) {
   const running = cursor === null && !hasEnded(task);
   const { data, error, isPending } = useCurves(task.id, running);
   const main = useMemo(() => (data ? inOrder(data.curves)[0] : undefined), [data]);
-  const silence = useSilence(task, data?.curves);
+  const noStep = useNoStepText(task, data?.curves);
   return (
     <section aria-label="Learning" className="mb-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-4 max-xl:grid-cols-1">
       {main ? <MainCurve task={task} curve={main} running={running} undone={data?.undone_steps ?? 0} /> : (
@@ -44,11 +44,11 @@ function TaskLearning({ task }: { task: Task }) {
       )}
       <dl className="grid grid-cols-2 content-start gap-x-6 gap-y-3">
         <Fact name="Task"><a className="font-medium hover:underline" href={hrefTo(["tasks", task.id])}>{task.id}</a></Fact>
-        <Fact name="Status"><Mark state={task.status} label={statusOf(task)} />{silence && <span className="ml-2 text-recovering">{silence}</span>}</Fact>
+        <Fact name="Status"><Mark state={task.status} label={statusOf(task)} />{noStep && <span className="ml-2 text-recovering">{noStep}</span>}</Fact>
         {main && <Fact name={`${main.name}, lowest`}>{exact(main.min)}</Fact>}
         <Fact name="Progress">{progressOf(task)}</Fact>
         {RATES.map((name) => data?.curves.find((each) => each.name === name)).filter((each) => each !== undefined).map((each) => (
-          <Fact key={each.name} name={silence ? `${each.name}, last` : each.name}><span className={silence && "text-faint"}>{each.last !== null && each.last >= 1000 ? count(each.last) : figure(each.last)}</span></Fact>
+          <Fact key={each.name} name={noStep ? `${each.name}, last` : each.name}><span className={noStep && "text-faint"}>{each.last !== null && each.last >= 1000 ? count(each.last) : figure(each.last)}</span></Fact>
         ))}
         <Cost task={task.id} running={running} />
       </dl>

@@ -66,6 +66,30 @@ def test_host_that_fails_its_self_test_is_excluded_and_the_task_runs_elsewhere(
         good.close()
 
 
+def test_task_that_asks_for_a_self_test_is_placed_on_a_host_that_passes_it(
+    api, coordinator, tmp_path
+):
+    """The settings of the agents ask for no test. The first host cannot write files of 16 MB."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN, "utf-8")
+    bad = Agent(tmp_path, coordinator.address, 4, "bad")
+    resource.prlimit(bad.process.pid, resource.RLIMIT_FSIZE, (2**20, 2**20))
+    good = Agent(tmp_path, coordinator.address, 1, "good")
+    try:
+        until(lambda: len(api.get("/hosts")) == 2, "both agents")
+        task = api.submit(script, 1, config={"steps": 3}, self_test=True)
+        assert api.reaches(task, "completed")["self_test"]
+        assert host(api, "bad")["excluded_by"] == "self-test"
+        assert f"the self-test before {task} failed: disk" in host(api, "bad")["excluded"]
+        assert "self-test: disk: 16 MB" in good.said()
+        second = api.submit(script, 1, config={"steps": 3})
+        api.reaches(second, "completed")
+        assert good.said().count("self-test: disk: 16 MB") == 1, "this one did not ask"
+    finally:
+        bad.close()
+        good.close()
+
+
 SHOW_GPUS = (
     """
 import os
@@ -98,7 +122,7 @@ def test_excluded_gpu_is_given_to_no_worker(api, coordinator, tmp_path):
         assert run(coordinator, "include", "a", "--gpu", "0").stdout == "GPU 0 of a is included\n"
         api.reaches(both, "completed")
         for task, gpus in ((first, ["gpus 1"]), (both, ["gpus 0", "gpus 1"])):
-            said = api.lines(task=task)
+            said = api.lines(task_id=task)
             assert sorted(line for line in said if line.startswith("gpus ")) == gpus
         assert run(coordinator, "exclude", "a", "--gpu", "7", "--reason", "r").returncode != 0
     finally:

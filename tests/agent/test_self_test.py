@@ -113,9 +113,14 @@ def test_gate_rejects_a_task_only_after_a_part_that_failed(tmp_path, monkeypatch
         ended = asyncio.get_running_loop().create_future()
         gate.on_end = lambda task, failed: ended.set_result((task, failed))
         gpus = SlotGpus([["0"], ["GPU-b"]])
-        assert not gate.admits("t", gpus)
+        assert not gate.admits("t", gpus, asked=False)
         assert await ended == ("t", failed)
-        assert gate.admits("t", gpus) == (failed is None)
+        assert gate.admits("t", gpus, asked=False) == (failed is None)
         gate.close()
 
     asyncio.run(test())
+
+
+def test_gate_tests_unasked_only_if_it_is_set_to(tmp_path):
+    gate = SelfTestGate("127.0.0.1:1", tmp_path, always=False)
+    assert gate.admits("t", SlotGpus(), asked=False)

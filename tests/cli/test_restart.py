@@ -30,6 +30,7 @@ ASKED = {
     "priority": 3,
     "after": ["default-1"],
     "preemptible": True,
+    "self_test": True,
     "elastic": False,
     "epochs": 3,
     "max_steps": 0,

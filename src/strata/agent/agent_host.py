@@ -46,7 +46,7 @@ async def hosting(
         cards = shares(visible_cards(), slots)
         templates = Templates(settings.warm_starts_after_s) if settings.warm_starts else None
         target = parse_addresses(settings.coordinator_addr)[0].target
-        gate = SelfTestGate(target, folder) if settings.self_test else None
+        gate = SelfTestGate(target, folder, always=settings.self_test)
         supervisor = WorkerSupervisor(folder, worker_environment(settings), cards, templates, gate)
         supervisor.open()
         hello = pb.AgentHello(

@@ -1,4 +1,5 @@
-"""Runs the self-test of this host before the first worker of each task.
+"""Runs the self-test of this host before the first worker of each task that asks for it, or of
+each task if the agent's settings say so.
 
 A host on which a part of the test failed is reported to the coordinator, which excludes it; the
 workers that wait are reported as not started, and are placed on other hosts. A test that cannot run
@@ -33,10 +34,11 @@ class FailedTest(Struct, frozen=True):
 
 
 class SelfTestGate:
-    """The tasks for which this host was tested; `on_end` is called with a task after its test, and
-    with the failure if there was one."""
+    """The tasks for which this host was tested, `always` also unasked; `on_end` is called with a
+    task after its test, and with the failure if there was one."""
 
-    def __init__(self, target: str, folder: Path) -> None:
+    def __init__(self, target: str, folder: Path, *, always: bool = True) -> None:
+        self._always = always
         host, _, port = target.rpartition(":")
         module = "strata.agent.host_self_test"
         self._command = [sys.executable, "-m", module, host.strip("[]"), port, str(folder)]
@@ -44,9 +46,10 @@ class SelfTestGate:
         self._running: dict[str, asyncio.Task[None]] = {}
         self.on_end: Callable[[str, FailedTest | None], None] = lambda task, failed: None
 
-    def admits(self, task: str, gpus: SlotGpus) -> bool:
-        """Whether workers of a task may start; if not, its test runs, without excluded GPUs."""
-        if task in self._passed:
+    def admits(self, task: str, gpus: SlotGpus, asked: bool) -> bool:
+        """Whether workers of a task may start; if not, its test runs, without excluded GPUs.
+        `asked` is whether the task asks for a test."""
+        if task in self._passed or not (self._always or asked):
             return True
         if task not in self._running:
             self._running[task] = asyncio.create_task(self._test(task, gpus))

@@ -266,7 +266,8 @@ class WorkerSupervisor:
             self._end(start, reason)
         for start in todo.starts:
             job = self._jobs[start.task]
-            tested = self._gate is None or self._gate.admits(start.task, self.gpus)
+            gate, asked = self._gate, job.self_test
+            tested = gate is None or gate.admits(start.task, self.gpus, asked)
             if tested and self.folders.admits(job):
                 self._start(start, job)
 

@@ -65,6 +65,8 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     Queued tasks of a higher `priority` are placed first. The task waits until the tasks that it
     comes `after` have completed. Only a `preemptible` task may be stopped to make room for one of a
     higher priority (`core/tasks/preemption`).
+
+    With `self_test` each host is tested before the first worker of the task starts there.
     """
 
     name: str
@@ -95,6 +97,7 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     epochs: int = 0
     max_steps: int = 0
     workdir: str = ""
+    self_test: bool = False
 
     @property
     def slots(self) -> int:

@@ -96,6 +96,13 @@ Preemptible = Annotated[
         help="Let tasks of a higher priority take its slots: it saves, waits and continues.",
     ),
 ]
+SelfTest = Annotated[
+    bool,
+    typer.Option(
+        "--self-test",
+        help="Test each host before the task's first worker starts there, at most 10 s.",
+    ),
+]
 Epochs = Annotated[
     int | None,
     typer.Option(
@@ -298,6 +305,7 @@ CONTINUED = (
     "allow_fresh_start",
     "priority",
     "preemptible",
+    "self_test",
     "epochs",
     "max_steps",
     "config",
@@ -327,6 +335,7 @@ def request(
     priority: Priority = 0,
     after: After = None,
     preemptible: Preemptible = False,
+    self_test: SelfTest = False,
     epochs: Epochs = None,
     steps: MaxSteps = None,
     config: Config = None,
@@ -364,6 +373,7 @@ def request(
         "priority": priority,
         "after": after or [],
         "preemptible": preemptible,
+        "self_test": self_test,
         "epochs": epochs or 0,
         "max_steps": steps or 0,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},

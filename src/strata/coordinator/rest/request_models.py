@@ -62,6 +62,9 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     `workdir` is the digest of a folder that was sent (POST /api/workdirs): the workers run in a
     copy of it, and `entry` is relative to it. Without one, `entry` is a path on the agents' hosts.
+
+    With `self_test` each host is tested before the first worker of the task starts there, in at
+    most 10 s; what fails is excluded, and the worker is placed elsewhere.
     """
 
     name: Name
@@ -89,6 +92,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     epochs: Count = 0
     max_steps: Count = 0
     workdir: Digest = ""
+    self_test: bool = False
 
 
 class AnnounceWorkdirRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +137,7 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     epochs: Count | None = None
     max_steps: Count | None = None
     workdir: Digest | None = None
+    self_test: bool | None = None
     dry_run: bool = False
 
 

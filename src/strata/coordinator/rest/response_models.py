@@ -336,6 +336,7 @@ class TaskDetail(TaskResponse, frozen=True):
     preemptible: bool
     epochs: int
     max_steps: int
+    self_test: bool
     waiting_for: str
     loss: float | None
     workdir: TaskWorkdirResponse | None = None

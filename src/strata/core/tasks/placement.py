@@ -137,10 +137,10 @@ def _check_queueing(d: Decision, spec: TaskSpec) -> None:
         raise InvalidArgument(
             f"after names {len(spec.after)} tasks", hint=f"name at most {MAX_AFTER}"
         )
-    if spec.external and (spec.priority or spec.after or spec.preemptible):
+    if spec.external and (spec.priority or spec.after or spec.preemptible or spec.self_test):
         raise InvalidArgument(
-            "priority, after and preemptible are for tasks that wait for slots, and the user "
-            "starts the workers of this one",
+            "priority, after, preemptible and self_test are for tasks whose workers an agent "
+            "starts, and the user starts the workers of this one",
             hint="give the task an entry, or leave these fields out",
         )
     for name in spec.after:

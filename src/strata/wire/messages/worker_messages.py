@@ -321,6 +321,7 @@ def job(task: Task, environment: dict[str, str], grace_s: float, blocked: str = 
         world_size=task.spec.worker_count,
         blocked=blocked,
         workdir=task.spec.workdir,
+        self_test=task.spec.self_test,
     )
 
 

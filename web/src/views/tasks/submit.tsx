@@ -107,6 +107,7 @@ function TaskForm({ initial }: { initial: Form }) {
       <div className="flex flex-col gap-4">
         {check("elastic", "Elastic", "Starts with the minimum of workers, takes free slots up to Workers, and gives them back to queued tasks.")}
         {check("preemptible", "Preemptible", "May be stopped to make room for a task of higher priority. It saves first, and continues by itself.")}
+        {check("self_test", "Self-test", "Tests each host, in at most 10 s, before a worker starts there. What fails is excluded.")}
         {check("allow_fresh_start", "Allow a fresh start", "Train from step 0 when no checkpoint can be restored. Otherwise the task fails.")}
       </div>
       <div className="col-span-full flex items-center gap-2">

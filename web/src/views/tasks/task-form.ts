@@ -31,6 +31,7 @@ export const BLANK: Form = {
   after: "",
   preemptible: "",
   workdir: "",
+  self_test: "",
 };
 
 /** The form filled in with the request of a task; the values of its environment are not stored. */
@@ -61,6 +62,7 @@ export function formOf(task: TaskDetail): Form {
     after: task.after.join(", "),
     preemptible: task.preemptible ? "yes" : "",
     workdir: task.workdir?.digest ?? "",
+    self_test: task.self_test ? "yes" : "",
   };
 }
 
@@ -132,6 +134,7 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
     after: form.after.split(",").map((each) => each.trim()).filter(Boolean),
     preemptible: form.preemptible === "yes",
     workdir: form.workdir.trim(),
+    self_test: form.self_test === "yes",
   } as CreateTask;
   return Object.keys(errors).length > 0 ? { errors } : { request };
 }

@@ -76,6 +76,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
           {task.datasets.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["data", each])}>{each}</a>)}
         </Fact>
         {(task.priority !== 0 || task.queue_position !== null) && <Fact name="Priority">{task.priority}</Fact>}
+        {detail?.self_test && <Fact name="Self-test">before it starts on a host</Fact>}
         {detail?.preemptible && <Fact name="Preemptible">yes</Fact>}
         {detail && detail.after.length > 0 && (
           <Fact name="After tasks">{detail.after.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["tasks", each])}>{each}</a>)}</Fact>

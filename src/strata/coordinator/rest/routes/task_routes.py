@@ -120,6 +120,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         epochs=data.epochs,
         max_steps=data.max_steps,
         workdir=data.workdir,
+        self_test=data.self_test,
     )
     return await submitted(api, spec, data.env)
 

@@ -338,6 +338,7 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         preemptible=spec.preemptible,
         epochs=spec.epochs,
         max_steps=spec.max_steps,
+        self_test=spec.self_test,
         waiting_for=queue.waiting_for(known),
         loss=_loss(heartbeats, known),
         workdir=_workdir(known),

@@ -26,6 +26,7 @@ SITE = pages.ROOT / "src" / "strata" / "docs_site"
 INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 REDIRECT = (
     '<!doctype html><meta charset="utf-8"><title>Strata</title>'
+    '<link rel="icon" href="{0}/assets/strata.svg">'
     '<meta http-equiv="refresh" content="0; url={0}/"><a href="{0}/">Strata {0}</a>\n'
 )
 
@@ -39,8 +40,7 @@ def write_sources(folder: Path) -> None:
     ):
         file = folder / name
         file.write_text(change(file.read_text("utf-8")), "utf-8")
-    (folder / "reference").mkdir(exist_ok=True)
-    references.write_all(folder / "reference")
+    references.write_all(folder)
     assets = folder / "assets"
     assets.mkdir()
     shutil.copy(HERE / "strata.css", assets)

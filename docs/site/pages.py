@@ -19,6 +19,9 @@ FENCE = re.compile(r"^(```.*?^```[ ]*$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 LANGUAGES |= {".proto": "protobuf", ".sbatch": "bash"}
 SHOWN_BYTES = 200_000
+RANKS = {"glossary.md": 3.0, "decisions.md": 0.3, "seeds.md": 0.2, "changelog.md": 0.2}
+"""How much more a page counts in the search than others."""
+REFERENCE_RANK = 0.3
 
 
 class BrokenLink(Exception):
@@ -109,7 +112,9 @@ def write(folder: Path, path: str, text: str) -> None:
     """Write a page of the folder of sources."""
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, "utf-8")
+    low = path.startswith(("files/", "reference/"))
+    rank = RANKS.get(path, REFERENCE_RANK if low else 1.0)
+    file.write_text(f"---\nsearch:\n  boost: {rank}\n---\n{text}", "utf-8")
 
 
 def collect(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from docs.site import sql_reference
 from docs.site.markdown import cell, code, table
-from docs.site.pages import ROOT
+from docs.site.pages import ROOT, write
 
 PACKAGES = {
     "strata": "What a training script imports.",
@@ -225,11 +225,11 @@ def grpc_page() -> str:
 
 
 def write_all(folder: Path) -> None:
-    """Write every reference page below `folder`."""
+    """Write every reference page into the folder of sources."""
     for package in PACKAGES:
-        name = package.replace(".", "-")
-        (folder / f"python-{name}.md").write_text(python_page(package), "utf-8")
-    (folder / "commands.md").write_text(command_page(), "utf-8")
-    (folder / "rest.md").write_text(rest_page(), "utf-8")
-    (folder / "grpc.md").write_text(grpc_page(), "utf-8")
-    (folder / "sql.md").write_text(sql_reference.page(), "utf-8")
+        name = f"python-{package.replace('.', '-')}"
+        write(folder, f"reference/{name}.md", python_page(package))
+    write(folder, "reference/commands.md", command_page())
+    write(folder, "reference/rest.md", rest_page())
+    write(folder, "reference/grpc.md", grpc_page())
+    write(folder, "reference/sql.md", sql_reference.page())

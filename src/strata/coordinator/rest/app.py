@@ -1,4 +1,4 @@
-"""The HTTP application: endpoints under `/api`, the dashboard at `/`, access control for both.
+"""The HTTP application: `/api`, the dashboard at `/`, the documentation, access control for all.
 
 The OpenAPI document is generated from the endpoints.
 """
@@ -16,7 +16,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import FromPath
 
 from strata.config import Settings
-from strata.coordinator.rest import page_files
+from strata.coordinator.rest import docs_files, page_files
 from strata.coordinator.rest.error_responses import HANDLERS
 from strata.coordinator.rest.ports import Api, TheApi
 from strata.coordinator.rest.request_checks import (
@@ -187,6 +187,7 @@ def create_app(
     """The application with access control; raises if it would be reachable without a token."""
     limits = limits or HttpLimits()
     files = page_files.load(api_url=settings.page_api_url)
+    documents = docs_files.listed()
     closing = asyncio.Event()
     recent = metrics_history.History(api.metrics)
     past = past or PastReader(api.engine, settings)
@@ -194,6 +195,7 @@ def create_app(
         [
             *routes(),
             get_description,
+            docs_files.serving_docs(documents),
             *(page_files.serving(path, file) for path, file in files.items()),
         ],
         dependencies=provided(api, closing, limits, recent, live_patches.Live(api), past, settings),
@@ -210,7 +212,7 @@ def create_app(
         token=settings.token,
         page_origin=settings.page_origin,
         page_api_url=settings.page_api_url,
-        open_paths=frozenset({"/api/health", *files}),
+        open_paths=frozenset({"/api/health", docs_files.PREFIX, *files, *documents}),
         streams=event_routes.PATHS,
     )
     return Guard(app, access, limits, closing, lambda: api.metrics.count_request("http"))

@@ -84,7 +84,7 @@ TYPES = {
     ".woff2": "font/woff2",
     ".json": "application/json",
 }
-COMPRESSED_TYPES = {"font/woff2"}
+COMPRESSED_TYPES = {"font/woff2", "image/png"}
 API_URL = b'<meta name="strata-api-url" content=""'
 
 

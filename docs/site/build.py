@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from docs.site import diagrams, pages, references
+from docs.site import diagrams, llms, pages, references
 from strata import __version__
 
 HERE = Path(__file__).parent
@@ -41,6 +41,7 @@ def write_sources(folder: Path) -> None:
         file = folder / name
         file.write_text(change(file.read_text("utf-8")), "utf-8")
     references.write_all(folder)
+    llms.write_all(folder, HERE / "mkdocs.yml")
     assets = folder / "assets"
     assets.mkdir()
     shutil.copy(HERE / "strata.css", assets)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")
+ROOT_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```[ ]*$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -39,7 +39,7 @@ def site_path(file: Path) -> str:
     path = file.relative_to(ROOT).as_posix().removeprefix("docs/")
     path = posixpath.join(posixpath.dirname(path), posixpath.basename(path).lower())
     if file.suffix == ".md":
-        return path.replace("readme.md", "index.md")
+        return path.replace("/readme.md", "/index.md")
     return f"files/{path}.md"
 
 
@@ -99,32 +99,22 @@ def file_page(file: Path) -> str:
     return f"# {name}\n\n````{language}\n{content.rstrip()}\n````\n"
 
 
-def folder_pages(folder: Path) -> str:
-    """A page of a folder of examples: each script with the first line of its docstring."""
-    rows = [f"# {folder.name.capitalize()}", ""]
-    for file in sorted(folder.glob("*.py")):
-        summary = file.read_text("utf-8").split('"""')[1].split("\n")[0]
-        rows.append(f"- [{file.name}]({file.name}.md): {summary}")
-    return "\n".join(rows) + "\n"
-
-
 def write(folder: Path, path: str, text: str) -> None:
     """Write a page of the folder of sources."""
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     low = path.startswith(("files/", "reference/"))
     rank = RANKS.get(path, REFERENCE_RANK if low else 1.0)
-    file.write_text(f"---\nsearch:\n  boost: {rank}\n---\n{text}", "utf-8")
+    search = "exclude: true" if path == "readme.md" else f"boost: {rank}"
+    file.write_text(f"---\nsearch:\n  {search}\n---\n{text}", "utf-8")
 
 
 def collect(folder: Path) -> None:
     """Write every page that is not generated from code."""
-    shown: set[Path] = {*(ROOT / "examples").glob("*.py")}
+    shown: set[Path] = set()
     for source in sources():
         text = rewritten(source, source.read_text("utf-8"), shown)
         write(folder, site_path(source), text)
-    for file in sorted(shown - {ROOT / "examples"}):
+    for file in sorted(shown):
         write(folder, site_path(file), file_page(file))
-    write(folder, "files/examples/index.md", folder_pages(ROOT / "examples"))
-    write(folder, "files/examples.md", "# examples\n\nSee [Examples](examples/index.md).\n")
     shutil.copytree(DOCS / "images", folder / "images")

@@ -64,7 +64,7 @@ def test_every_link_leads_to_a_page_and_an_anchor_that_exist(built):
             if parts.scheme in ("http", "https", "mailto"):
                 continue
             target = target_of(file, link) if parts.path else file
-            anchor = unquote(parts.fragment)
+            anchor = "" if link in page.loaded else unquote(parts.fragment)
             known = built[target].anchors if target in built else set()
             if not target.is_file() or (anchor and anchor not in known):
                 broken.append(f"{file.relative_to(file.parents[1])}: {link}")
@@ -110,7 +110,8 @@ def test_references_are_complete(site):
 def test_every_page_of_the_sources_is_in_the_navigation():
     text = (pages.DOCS / "site" / "mkdocs.yml").read_text("utf-8")
     named = set(re.findall(r": ([\w/.-]+\.md)$", text, re.MULTILINE))
-    assert [path for path in map(pages.site_path, pages.sources()) if path not in named] == []
+    found = {pages.site_path(file) for file in pages.sources()}
+    assert sorted(found - named) == ["readme.md"], "only its links are checked here"
 
 
 @pytest.mark.parametrize("link", ["NOWHERE.md", "../../outside.md"])
@@ -122,3 +123,11 @@ def test_link_to_a_missing_file_is_an_error(link):
 def test_links_in_code_are_left_alone():
     text = "```\n[x](NOWHERE.md)\n```\n"
     assert pages.rewritten(pages.DOCS / "DATA.md", text, set()) == text
+
+
+def test_llms_list_links_to_every_page_of_the_navigation(site):
+    folder = site / __version__
+    found = re.findall(r"\]\(([^)]*)\)", (folder / "llms.txt").read_text("utf-8"))
+    assert len(found) > 30
+    assert [link for link in found if not (folder / link / "index.html").is_file()] == []
+    assert "# Quick start" in (folder / "llms-full.txt").read_text("utf-8")

@@ -42,6 +42,9 @@ export function Rail() {
         </a>
       ))}
       <p className="mt-auto px-2 pb-1 text-s text-faint max-lg:hidden">
+        <a href="docs/" target="_blank" rel="noreferrer" className="block pb-1 hover:text-text">
+          Documentation
+        </a>
         <kbd className="font-sans">?</kbd> keys · <kbd className="font-sans">Ctrl K</kbd> find
       </p>
     </nav>

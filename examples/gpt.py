@@ -113,7 +113,8 @@ def continued(model, text, count, context, device):
     """A text, continued by the model."""
     tokens = torch.tensor([list(text.encode())], device=device)
     for _ in range(count):
-        scores = model(tokens[:, -context:])[:, -1].float()
+        # `forward` is not compiled: every length of the text would be compiled anew.
+        scores = model.forward(tokens[:, -context:])[:, -1].float()
         tokens = torch.cat([tokens, torch.multinomial(scores.softmax(-1), 1)], dim=1)
     return bytes(tokens[0].tolist()).decode(errors="replace")
 

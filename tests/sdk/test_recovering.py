@@ -45,6 +45,23 @@ def test_replacement_gets_the_model_from_a_live_worker(hub, trainees):
     assert fetched[-1].received_bytes >= 3 * 300_000 * 8
 
 
+def test_worker_that_has_not_restored_a_state_offers_no_model_to_a_replacement(
+    hub, trainees, tmp_path
+):
+    given = {"world_size": 2, "gate": str(tmp_path / "gate")}
+    first, second = (trainees(hub.address, "frame", worker_id=name, **given) for name in "ab")
+    for worker in (first, second):
+        worker.says("joined")
+    second.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    third = trainees(hub.address, "frame", worker_id="b", **given)
+    until(lambda: hub.state.workers["b"].alive)
+    (tmp_path / "gate").touch()
+    for worker in (first, third):
+        assert worker.says("restored")["source"] == "fresh"
+        assert worker.ends() == 0
+
+
 def test_slow_model_offer_is_waited_for(hub, trainees):
     given = {"world_size": 2, "steps": 300, "step_s": 0.02, "dawdle_s": 1.5}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")

@@ -42,6 +42,21 @@ def place(run) -> dict[str, object]:
 
 
 @scene
+def frame(gate, **given):
+    """Train one step with a framework's trainer, which is built when the file `gate` is there."""
+    with strata.join(**given) as run:
+        say("joined")
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        run.declare_trainer("a trainer")
+        run.restore({"w": np.zeros(2)})
+        say("restored", source=run.recovery.source)
+        run.barrier("together")
+        run.mark_step()
+    say("left")
+
+
+@scene
 def meet(rounds=3, barrier="b", **given):
     """Join, pass a few barriers, leave."""
     with strata.join(**given) as run:

@@ -228,8 +228,10 @@ class RunMember:
         entry = pb.Enter(generation=self.generation, trainer=trainer)
         try:
             self._session.answer(self._session.ask("enter", entry))
-        except NotAllowedNow:
-            self.sync()  # there is a newer generation: it is entered with the declaration
+        except NotAllowedNow:  # there is a newer generation: it is entered with the declaration
+            if not self._run_state.has_state:
+                self.discard_model()  # at step 0, but there is none to give to a replacement yet
+            self.sync()
 
     def load_weights(self, model: Any, wanted: InitialWeights) -> None:
         """Fill a model with weights from elsewhere; a collective call of loops at step 0.

@@ -42,7 +42,7 @@ def ended(tasks, url):
         states = {each["id"]: each["status"] for each in rows("tasks", "--url", url)}
         if all(states[task] in ("completed", "failed", "stopped") for task in tasks):
             return {task: states[task] for task in tasks}
-        time.sleep(0.5)
+        time.sleep(2)
 
 
 def main():

@@ -17,7 +17,7 @@ from tests.agent.harness import environment, worker_pids
 from tests.cli.conftest import MAIN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUN_S = 150
+RUN_S = 280
 QUICK = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "STRATA_CHECKPOINT_EVERY": "20"}
 
 

@@ -30,6 +30,7 @@ EXTRAS = (
     ),
     Extra("s3", "storage on S3", frozenset({"obstore"})),
     Extra("postgres", "a store in PostgreSQL", frozenset({"psycopg"})),
+    Extra("postgres", "the log in PostgreSQL", frozenset({"psycopg"})),
     Extra("timeline", "SQL over recorded runs", frozenset({"duckdb"})),
     Extra("otlp", "an export to OpenTelemetry", frozenset({"opentelemetry"})),
     Extra("wandb", "an export to W&B", frozenset({"wandb"})),

@@ -9,6 +9,7 @@ costs a run.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -309,6 +310,11 @@ def variables_in(file: Path) -> dict[str, str]:
 def has_desktop() -> bool:
     """Whether this process belongs to a desktop session that can show notifications."""
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def has_browser() -> bool:
+    """Whether a browser can show a page without taking over the terminal."""
+    return has_desktop() or sys.platform == "darwin" or bool(os.environ.get("BROWSER"))
 
 
 def aws_identity() -> str:

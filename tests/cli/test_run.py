@@ -200,6 +200,25 @@ def test_run_prints_the_command_to_look_back(folder):
     assert "train-1 went from running to completed" in shown
 
 
+def test_open_shows_the_dashboard_in_the_browser(folder, tmp_path):
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    # Patient: the browser starts beside the run.
+    wait = "import os, time\nwhile not os.path.exists('opened'): time.sleep(0.01)\n"
+    name = script(folder, wait + "import strata\nwith strata.join():\n    pass\n")
+    code, output = run(folder, name, "--open", BROWSER=str(browser), STRATA_TOKEN="a&b")
+    assert code == 0, output
+    (address,) = re.findall(r"dashboard +(\S+)", output)
+    assert (folder / "opened").read_text() == f"{address}/?token=a%26b\n"
+
+
+def test_open_without_a_desktop_prints_a_note(folder):
+    code, output = run(folder, "train.py", "--config", "steps=1", "--open", DISPLAY="", BROWSER="")
+    assert code == 0, output
+    assert "there is no desktop to open a browser on" in output
+
+
 def test_run_with_url_runs_on_a_coordinator_elsewhere(folder, cluster):
     agent = Agent(folder, f"127.0.0.1:{cluster.running.grpc_port}", slots=1)
     try:

@@ -14,10 +14,16 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.past_source import Data, RunName, opened
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import console, print_json
+from strata.cli.support.texts.known_ids import task_ids
 from strata.timeline.audit.audit_results import Audit
 
 TaskId = Annotated[
-    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of the task, as listed by `strata tasks`.",
+        autocompletion=task_ids,
+    ),
 ]
 Sample = Annotated[int | None, typer.Option(min=0, help="Show which steps trained this sample.")]
 Step = Annotated[

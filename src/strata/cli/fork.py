@@ -17,10 +17,16 @@ from strata.cli.support.task_options import (
     NewWorkdir,
     send_folder,
 )
+from strata.cli.support.texts.known_ids import task_ids
 from strata.coordinator.rest.action_responses import ContinueTaskResponse
 
 Parent = Annotated[
-    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of the task, as listed by `strata tasks`.",
+        autocompletion=task_ids,
+    ),
 ]
 Step = Annotated[
     int | None,

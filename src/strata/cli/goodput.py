@@ -10,13 +10,17 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.past_source import Data, Remote, RunName, past_of
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import console, print_json
+from strata.cli.support.texts.known_ids import task_ids
 from strata.config import load_process
 from strata.errors import InvalidArgument, NotFound
 from strata.timeline.goodput.goodput_answers import RunsGoodput
 from strata.timeline.goodput.prices import Prices, parse_prices
 
 TaskId = Annotated[
-    str, typer.Argument(metavar="[TASK]", help="Id of the task; default: the newest one.")
+    str,
+    typer.Argument(
+        metavar="[TASK]", help="Id of the task; default: the newest one.", autocompletion=task_ids
+    ),
 ]
 Price = Annotated[
     str,

@@ -20,6 +20,7 @@ from strata.cli.support.tables import (
     size,
     state,
 )
+from strata.cli.support.texts.known_ids import host_ids
 from strata.coordinator.rest.host_responses import HostResponse
 from strata.core.hosts.host_health import HostFigures
 
@@ -133,7 +134,13 @@ Action = Annotated[
     typer.Argument(help="Action; `exclude` and `include` need a host.", show_default=False),
 ]
 Host = Annotated[
-    str, typer.Argument(metavar="[HOST]", help="Id of the host, as listed.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[HOST]",
+        help="Id of the host, as listed.",
+        show_default=False,
+        autocompletion=host_ids,
+    ),
 ]
 Gpu = Annotated[
     str, typer.Option(help="Index or UUID of the GPU; default: the whole host.", show_default=False)

@@ -28,6 +28,7 @@ from strata.cli.support.tables import (
     shortened,
 )
 from strata.cli.support.terminal import note
+from strata.cli.support.texts.known_ids import worker_ids
 from strata.coordinator.logs.log_entries import Level, LogEntry, Skipped, seq_of
 from strata.logsetup import printable
 
@@ -41,7 +42,9 @@ def logs(
     level: Annotated[Level | None, typer.Option(help="Lowest level to show.")] = None,
     source: Annotated[str, typer.Option(help="Show only this source: coordinator, worker, …")] = "",
     task: OfTask = "",
-    worker: Annotated[str, typer.Option(help="Show only lines of this worker.")] = "",
+    worker: Annotated[
+        str, typer.Option(help="Show only lines of this worker.", autocompletion=worker_ids)
+    ] = "",
     search: Annotated[
         str,
         typer.Option(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TextIO
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -24,7 +25,8 @@ from strata.cli.support.run_choice import RunChoice, copies_after, is_url, setti
 from strata.cli.support.tables import console, plain
 from strata.cli.support.task_options import TaskRequest, task_options
 from strata.cli.support.task_watch import ENDED, LOOK_S, Started, Watcher, exit_code
-from strata.config import Settings, active_environment, load_process
+from strata.cli.support.terminal import open_page
+from strata.config import Settings, active_environment, has_browser, load_process
 from strata.coordinator.rest.response_models import TaskDetail
 from strata.launch import run_copies, run_notes
 from strata.logsetup import configure
@@ -65,6 +67,7 @@ HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0: any free 
 Slots = Annotated[
     int | None, typer.Option(min=1, help="Workers to run at a time; default: all of them.")
 ]
+Open = Annotated[bool, typer.Option("--open", help="Open the dashboard in the browser.")]
 Kill = Annotated[
     int,
     typer.Option(
@@ -106,6 +109,7 @@ def run(
     resume: Resume = "",
     fresh: Fresh = False,
     http_port: HttpPort = 0,
+    open: Open = False,
     stop_grace_s: Grace = None,
     kill: Kill = 0,
     engine: Engine = "local",
@@ -121,6 +125,8 @@ def run(
     if url is not None:
         with stopping_hard():
             api = reach(url)
+            console().print(Text(f"dashboard  {api.url}", style="dim"), soft_wrap=True)
+            show_page(api, open)
             started = RunChoice(task, resume, fresh=not resume).start(api, console())
             watched = watch(api, started, console(), patient=True)
             print_advice(watched, Place(look_back=f"--url {url}"))
@@ -144,6 +150,7 @@ def run(
     if engine == "ray":
         on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
     with stopping_hard(), copies_after(folder, settings) as copies, on as (api, cluster):
+        show_page(api, open)
         copies.begin(cluster, task.body["name"])
         started = chosen.start(api, console())
         run_notes.begin(folder, entry, started.task_id, slots)
@@ -162,6 +169,13 @@ def run(
     print_advice(watched, Place(look_back, sys.executable, active_environment()))
     print_closing(folder, entry, data_dir, kill, killer.left)
     sys.exit(exit_code(ended))
+
+
+def show_page(api: Api, wanted: bool) -> None:
+    """Open the dashboard of a coordinator in the browser, if that is wanted."""
+    if wanted:
+        token = f"/?token={quote(api.token, safe='')}" if api.token else ""
+        open_page(f"{api.url}{token}", possible=has_browser())
 
 
 class Watched(NamedTuple):

@@ -7,10 +7,16 @@ import typer
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import plain, print_json
+from strata.cli.support.texts.known_ids import task_ids
 from strata.coordinator.rest.action_responses import StopTaskResponse
 
 Task = Annotated[
-    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of the task, as listed by `strata tasks`.",
+        autocompletion=task_ids,
+    ),
 ]
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strata.cli.support.texts.known_ids import task_ids
+
 if TYPE_CHECKING:
     from strata.config import Settings
 
@@ -40,7 +42,13 @@ Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Keep printing new items until Ctrl-C.")
 ]
 OfTask = Annotated[
-    str, typer.Option("--task", help="Show only items of this task.", show_default=False)
+    str,
+    typer.Option(
+        "--task",
+        help="Show only items of this task.",
+        show_default=False,
+        autocompletion=task_ids,
+    ),
 ]
 
 

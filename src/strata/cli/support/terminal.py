@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, cast
@@ -89,6 +90,19 @@ def print_error(code: str, message: str, hint: str, exit_code: int) -> None:
     print(f"strata: {escaped(message)}", file=sys.stderr)
     if hint:
         print(f"hint: {escaped(hint)}", file=sys.stderr)
+
+
+def open_page(url: str, *, possible: bool) -> None:
+    """Open a page in the browser; prints a note if there is none. A text browser is not started,
+    because it would take over this terminal.
+    """
+    if not possible:
+        note("there is no desktop to open a browser on: open the dashboard's address yourself")
+        return
+    # Imported here: few commands open a page. In a thread: some browsers return when closed.
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def notify(out: IO[str], title: str, text: str, *, desktop: bool) -> None:

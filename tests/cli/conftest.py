@@ -20,7 +20,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 from tests.agent.harness import TRAIN, worker_pids
 from tests.coordinator.conftest import Client, coordinator
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
 
 

@@ -79,7 +79,7 @@ class CoordinatorLink:
     async def run(self) -> None:
         """Keep the session open; raises only errors that a retry cannot fix."""
         delays, logged_code = delays_s(), ""
-        for address in itertools.cycle(self._addresses):
+        for number, address in enumerate(itertools.cycle(self._addresses), 1):
             self._address = address
             async with channel_to(self._address, self._settings) as channel:
                 self._channel = channel
@@ -94,7 +94,8 @@ class CoordinatorLink:
             elif error.code != logged_code:
                 logged_code = error.code
                 log.warning("cannot connect to the coordinator yet, retrying: %s", error)
-            await asyncio.sleep(next(delays))
+            if number % len(self._addresses) == 0:
+                await asyncio.sleep(next(delays))
 
     async def read_workdir(self, workdir: str, piece: str) -> bytes:
         """A piece of the folder of a task, or its list of files if the piece is empty."""

@@ -59,7 +59,7 @@ UNREACHABLE_HINT = (
 OPTIONS: list[tuple[str, int]] = [
     # `delays_s` controls retries; gRPC's own start at a second and grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 100),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -144,7 +144,7 @@ class CoordinatorConnection:
         self._addresses = parse_addresses(address)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channels = [_open_channel(each, ca_file) for each in self._addresses]
-        self._used = 0
+        self._used = self._failed = 0
 
     @property
     def address(self) -> Address:
@@ -155,10 +155,16 @@ class CoordinatorConnection:
     def _channel(self) -> grpc.Channel:
         return self._channels[self._used]
 
+    @property
+    def tried_all(self) -> bool:
+        """Whether every address was tried as often as the others: a pause is due."""
+        return self._failed % len(self._addresses) == 0
+
     def _use_next(self, failed: Address) -> None:
         """Use the next address, unless another thread has changed it already."""
         if self.address == failed:
             self._used = (self._used + 1) % len(self._addresses)
+            self._failed += 1
 
     def call(
         self,

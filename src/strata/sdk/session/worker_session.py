@@ -265,7 +265,8 @@ class WorkerSession:
             except StrataError as final:
                 self._end(final)
                 return
-            self._closing.wait(next(delays))
+            if self._connection.tried_all:
+                self._closing.wait(next(delays))
 
     def _converse(self) -> tuple[StrataError, bool]:
         """Run one connection; returns why it ended, and whether Hello was accepted."""

@@ -378,6 +378,17 @@ def test_disk_of_several_hosts_raises_one_alert_until_their_free_space_differs()
     assert run.raised == [("disk_filling", f"host:{host}") for host in ("a", "b", "d")]
 
 
+def test_network_file_system_of_several_hosts_raises_one_alert_whatever_they_report():
+    run = Run(disk_free_bytes=2 * GB)
+    disk(run, 1 * GB, host="a", source="filer:/export")
+    disk(run, 0.5 * GB, host="b", source="filer:/export")
+    disk(run, 0.5 * GB, host="c", source="filer:/other")
+    disk(run, 0.5 * GB, host="d")
+    assert run.raised == [("disk_filling", f"host:{host}") for host in ("a", "c", "d")]
+    assert "filer:/export, used by a, has 1.0 GB free" in run.found[0].text
+    assert run.found[0].evidence["disk_source"] == "filer:/export"
+
+
 def test_next_host_with_the_disk_raises_the_alert_when_the_first_is_gone():
     run = Run(disk_free_bytes=2 * GB)
     disk(run, 1 * GB, host="a")

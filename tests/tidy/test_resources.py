@@ -34,6 +34,7 @@ def measured(**chosen):
         memory_total_bytes=4,
     )
     figures = {name: number for number, name in enumerate(sorted(names), start=10)}
+    figures["disk_source"] = "server:/export"
     return ResourceMetrics(**figures | {"gpu_metrics": [gpu]} | chosen)
 
 
@@ -46,7 +47,7 @@ def test_every_format_has_the_same_fields():
 
 
 def test_every_figure_has_a_prometheus_series():
-    assert METRICS - {"gpu_metrics"} == set(PER_WORKER)
+    assert METRICS - {"gpu_metrics", "disk_source"} == set(PER_WORKER)
 
 
 @pytest.mark.parametrize("network", [7, None])

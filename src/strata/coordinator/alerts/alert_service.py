@@ -33,6 +33,7 @@ from strata.core.events import Event
 from strata.core.metrics.sliding_windows import SECOND_NS
 from strata.core.state import AlertSeverity, Cluster
 from strata.errors import SettingError, StrataError
+from strata.storage.mounts import shared_source
 from strata.store.event_store import Batch
 
 log = logging.getLogger(__name__)
@@ -102,12 +103,12 @@ class Alerts:
         """Evaluate the rules and record what changed."""
         self._take_facts()
         await self._take_losses()
-        free_bytes = await asyncio.to_thread(_free_bytes, self._folder)
+        free_bytes, source = await asyncio.to_thread(_disk, self._folder)
         async with self._engine.settled() as state:
             now = self._engine.kernel.clock()
             if now.mono_ns - self._measured_ns >= MEASURE_S * SECOND_NS:
                 self._measured_ns = now.mono_ns
-                self._measure_disks(state, free_bytes, now.mono_ns)
+                self._measure_disks(state, free_bytes, source, now.mono_ns)
                 self._compare_steps(state, now.mono_ns)
             self._unrecorded += self.watch.changes(state, now)
         del self._unrecorded[:-MAX_CHANGES]
@@ -141,16 +142,20 @@ class Alerts:
         }
         self.watch.compare(state, beats, now_ns)
 
-    def _measure_disks(self, state: Cluster, free_bytes: int | None, now_ns: int) -> None:
+    def _measure_disks(
+        self, state: Cluster, free_bytes: int | None, source: str, now_ns: int
+    ) -> None:
+        disks = self.watch.disks
         for name, heartbeat in self._heartbeats.workers.items():
             worker = state.workers.get(name)
             if worker is not None and worker.alive and heartbeat.resources is not None:
                 host = worker.hostname or worker.address or name
-                self.watch.disks.measured(host, heartbeat.resources.disk_free_bytes, now_ns)
+                used = heartbeat.resources
+                disks.measured(host, used.disk_free_bytes, now_ns, source=used.disk_source)
         if free_bytes is not None:
             # Last, so that the alert about a disk of both names the host.
             here = frozenset({socket.gethostname()})
-            self.watch.disks.measured(COORDINATOR, free_bytes, now_ns, same_machine=here)
+            disks.measured(COORDINATOR, free_bytes, now_ns, same_machine=here, source=source)
 
 
 def thresholds_of(settings: Settings) -> AlertThresholds:
@@ -165,8 +170,9 @@ def thresholds_of(settings: Settings) -> AlertThresholds:
     return AlertThresholds(off=off, **{name: getattr(settings, f"alert_{name}") for name in names})
 
 
-def _free_bytes(folder: Path) -> int | None:
+def _disk(folder: Path) -> tuple[int | None, str]:
+    """The free space of a folder, and its network file system."""
     try:
-        return shutil.disk_usage(folder).free
+        return shutil.disk_usage(folder).free, shared_source(folder)
     except OSError:
-        return None
+        return None, ""

@@ -100,6 +100,7 @@ class ResourcesResponse(Struct, frozen=True):
     disk_read_bytes: int
     disk_write_bytes: int
     disk_free_bytes: int
+    disk_source: str
     network_rx_bytes: int | None
     network_tx_bytes: int | None
 

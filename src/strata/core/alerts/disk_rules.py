@@ -10,10 +10,12 @@ old checkpoints, are no filling. It is judged with at least `LEAST` measurements
 It ends when the free space is a quarter above the limit and the disk is not full within twice the
 time.
 
-Hosts with one file system raise one alert: while the alert of a host is open, another host that has
-reported exactly the same free space raises none, until their free space differs by `SHARED_SHARE`.
-For the coordinator's data folder and workers on its machine, it is enough that the difference is
-below that share. An open alert is recorded again only when a disk that fills becomes nearly full.
+Hosts with one file system raise one alert. A network file system is known by its source, such as
+`server:/export`, which workers report. File systems without a source are compared by their free
+space: while the alert of a host is open, another host that has reported exactly the same free space
+raises none, until their free space differs by `SHARED_SHARE`. For the coordinator's data folder and
+workers on its machine, it is enough that the difference is below that share. An open alert is
+recorded again only when a disk that fills becomes nearly full.
 
 A worker reports 0 both for a full disk and for one that it cannot measure; it is taken for a full
 disk if the host has reported free space before.
@@ -48,6 +50,7 @@ class DiskRules:
         self._free: dict[str, deque[tuple[int, int]]] = {}
         self._nearly_full: set[str] = set()
         self._shared: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
 
     def adopt(self, alert: Alert) -> None:
         """Continue with an open alert after a restart."""
@@ -55,9 +58,16 @@ class DiskRules:
             self._nearly_full.add(alert.subject.removeprefix("host:"))
 
     def measured(
-        self, host: str, free_bytes: int, now_ns: int, *, same_machine: frozenset[str] = frozenset()
+        self,
+        host: str,
+        free_bytes: int,
+        now_ns: int,
+        *,
+        same_machine: frozenset[str] = frozenset(),
+        source: str = "",
     ) -> None:
-        """Take a measurement of a host; `same_machine` are other names of its machine."""
+        """Take a measurement of a host; `same_machine` are other names of its machine, `source` is
+        its network file system."""
         if not self._limits.on(FILLING) or (not free_bytes and host not in self._free):
             return
         if host not in self._free and len(self._free) >= MAX_HOSTS:
@@ -65,6 +75,7 @@ class DiskRules:
         series = self._free.setdefault(host, deque(maxlen=WINDOW))
         if not series or now_ns - series[-1][0] >= MEASURE_S * SECOND_NS:
             series.append((now_ns, free_bytes))
+            self._sources[host] = source
             self._judge(host, series, now_ns, same_machine)
 
     def judge(self, now_ns: int) -> None:
@@ -78,6 +89,7 @@ class DiskRules:
             del self._free[host]
             self._nearly_full.discard(host)
             self._shared.pop(host, None)
+            self._sources.pop(host, None)
             reason = f"the host has not reported for {GONE_S} s"
             self._conditions.end(FILLING, f"host:{host}", reason)
 
@@ -114,8 +126,13 @@ class DiskRules:
 
     def _raised_by_another(self, host: str, free: int, same_machine: frozenset[str]) -> bool:
         """Whether another host has an open alert about the same file system."""
+        source = self._sources[host]
         for other, series in self._free.items():
             if other == host or not self._conditions.holds(FILLING, f"host:{other}"):
+                continue
+            if source or self._sources[other]:
+                if source == self._sources[other]:
+                    return True
                 continue
             difference = abs(series[-1][1] - free)
             near = difference <= SHARED_SHARE * max(series[-1][1], free)
@@ -134,6 +151,10 @@ class DiskRules:
         }
         below = f", less than {_sized(self._limits.disk_free_bytes)}" if nearly_full else ""
         when = ""
+        source = self._sources[host]
+        disk = f"{source}, used by {host}," if source else f"the disk of {host}"
+        if source:
+            evidence["disk_source"] = source
         if full_s is not None:
             evidence["full_in_s"] = full_s
             when = f", and it is full in {full_s / 60:.0f} min at this rate"
@@ -141,7 +162,7 @@ class DiskRules:
             rule=FILLING,
             subject=f"host:{host}",
             severity="error" if nearly_full else "warning",
-            text=f"the disk of {host} has {_sized(free)} free{below}{when}",
+            text=f"{disk} has {_sized(free)} free{below}{when}",
             evidence=evidence,
         )
 

@@ -131,13 +131,15 @@ class GpuMetrics(Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """CPU and memory of the process; disk traffic since it started; free space where it writes."""
+    """CPU and memory of the process; disk traffic since it started; free space where it writes.
+    `disk_source` names the file system there, if it is one for several hosts (`storage/mounts`)."""
 
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
     disk_read_bytes: int = 0
     disk_write_bytes: int = 0
     disk_free_bytes: int = 0
+    disk_source: str = ""
 
 
 class ResourceMetrics(Usage, frozen=True, omit_defaults=True, kw_only=True):

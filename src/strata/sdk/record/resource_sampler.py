@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from strata.core.workers.heartbeats import ResourceMetrics
 from strata.sdk.record.gpu_cards import Cards, visible_cards
+from strata.storage.mounts import shared_source
 
 _IPPROTO_TCP = 6
 _TCP_INFO = 11
@@ -105,6 +106,7 @@ class ResourceSampler:
         self._path = path
         self._network = NetworkCounter()
         self._cards = Cards(visible_cards())
+        self._device, self._source = -1, ""
         self.follow(os.getpid())
 
     def follow(self, pid: int) -> None:
@@ -123,9 +125,20 @@ class ResourceSampler:
             disk_read_bytes=read_bytes,
             disk_write_bytes=written_bytes,
             disk_free_bytes=free_bytes(self._path),
+            disk_source=self._disk_source(),
             network_rx_bytes=traffic.received_bytes if traffic is not None else None,
             network_tx_bytes=traffic.sent_bytes if traffic is not None else None,
         )
+
+    def _disk_source(self) -> str:
+        """The network file system of the path; looked up when another device is there."""
+        try:
+            device = os.stat(self._path).st_dev
+        except OSError:
+            return ""
+        if device != self._device:
+            self._device, self._source = device, shared_source(self._path)
+        return self._source
 
     def watch_network(self) -> Traffic | None:
         """Count the bytes of the sockets; short connections between two calls are missed."""

@@ -189,6 +189,7 @@ def resources(message: pb.ResourceMetrics) -> ResourceMetrics:
             f"metrics of {len(message.gpu_metrics)} GPUs with names of up to {longest} characters",
             hint=f"send at most {MAX_CARDS} GPUs, and names of {MAX_CARD_CHARACTERS} characters",
         )
+    require_text(disk_source=message.disk_source)
     cards = [GpuMetrics(**{"index": 0} | _present(card)) for card in message.gpu_metrics]
     return ResourceMetrics(**_present(message) | {"gpu_metrics": cards})
 

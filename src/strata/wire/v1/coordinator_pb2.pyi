@@ -152,7 +152,7 @@ class GpuMetrics(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ..., partitioned: _Optional[bool] = ...) -> None: ...
 
 class ResourceMetrics(_message.Message):
-    __slots__ = ("cpu_percent", "memory_used_bytes", "gpu_metrics", "disk_read_bytes", "disk_write_bytes", "network_rx_bytes", "network_tx_bytes", "disk_free_bytes")
+    __slots__ = ("cpu_percent", "memory_used_bytes", "gpu_metrics", "disk_read_bytes", "disk_write_bytes", "network_rx_bytes", "network_tx_bytes", "disk_free_bytes", "disk_source")
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_METRICS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class ResourceMetrics(_message.Message):
     NETWORK_RX_BYTES_FIELD_NUMBER: _ClassVar[int]
     NETWORK_TX_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_SOURCE_FIELD_NUMBER: _ClassVar[int]
     cpu_percent: float
     memory_used_bytes: int
     gpu_metrics: _containers.RepeatedCompositeFieldContainer[GpuMetrics]
@@ -169,7 +170,8 @@ class ResourceMetrics(_message.Message):
     network_rx_bytes: int
     network_tx_bytes: int
     disk_free_bytes: int
-    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., gpu_metrics: _Optional[_Iterable[_Union[GpuMetrics, _Mapping]]] = ..., disk_read_bytes: _Optional[int] = ..., disk_write_bytes: _Optional[int] = ..., network_rx_bytes: _Optional[int] = ..., network_tx_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+    disk_source: str
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., gpu_metrics: _Optional[_Iterable[_Union[GpuMetrics, _Mapping]]] = ..., disk_read_bytes: _Optional[int] = ..., disk_write_bytes: _Optional[int] = ..., network_rx_bytes: _Optional[int] = ..., network_tx_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_source: _Optional[str] = ...) -> None: ...
 
 class HostHealth(_message.Message):
     __slots__ = ("load_1m", "cpu_count", "cpu_pressure_percent", "memory_pressure_percent", "io_pressure_percent", "memory_total_bytes", "memory_available_bytes", "oom_kills", "cgroup_oom_kills", "disk_latency_ms", "slowest_disk", "disk_total_bytes", "disk_free_bytes", "nic_errors", "nic_drops", "gpus")

@@ -265,7 +265,8 @@ def test_stopped_hang_is_lost_by_the_hang_not_by_the_signal(tmp_path):
     first = answer.causes[0]
     assert first.kind == "AlertRaised", answer.causes
     assert first.text.startswith("no progress: script-1 has made no step for"), first
-    assert first.classes["loss_detection"] > 0.9 * 2 * (stop_s - last_s)
+    # The other worker does not wait for the hung one, so its time may be rolled-back work.
+    assert first.classes["loss_detection"] > 0.9 * (stop_s - last_s)
     assert not [each for each in answer.causes if each.kind == "WorkerLost"]
 
 

@@ -11,6 +11,7 @@ from msgspec.json import decode
 
 from strata.cli.support.doctor.check_result import Check, fix, ok, unchecked
 from strata.cli.support.doctor.host_checks import installed
+from strata.timeline.read.sentences import counted
 
 TORCH_S = 120.0
 NO_GPU = "there is no NVIDIA GPU"
@@ -90,10 +91,10 @@ def _torch(cards: int) -> list[Check]:
         reason = "this torch is built without CUDA"
         return [fix("torch with CUDA", reason, other), unchecked("nccl", reason)]
     if not found.devices:
-        reason = f"torch for CUDA {found.cuda} finds none of {cards} GPUs"
+        reason = f"torch for CUDA {found.cuda} finds no GPU, the driver {counted(cards, 'GPU')}"
         hint = "install a torch for the driver's CUDA, and check CUDA_VISIBLE_DEVICES"
         return [fix("torch with CUDA", reason, hint), unchecked("nccl", reason)]
-    seen = ok("torch with CUDA", f"CUDA {found.cuda}, {found.devices} GPUs visible")
+    seen = ok("torch with CUDA", f"CUDA {found.cuda}, {counted(found.devices, 'GPU')} visible")
     if not found.nccl:
         return [seen, fix("nccl", "this torch is built without it", "install torch from PyPI")]
     return [seen, ok("nccl", f"{found.nccl}: an all-reduce on GPU 0 is right")]

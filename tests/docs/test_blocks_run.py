@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from strata.cli.support import exit_codes
@@ -70,10 +71,12 @@ def world(tmp_path):
         until(lambda: run("status").returncode == 0, 60)
         address = f"127.0.0.1:{grpc}"
         agent = ("agent", "--coordinator", address, "--slots", "4", "--data-dir", "agent")
-        started.append(Started(*agent, cwd=tmp_path, **variables))
+        # Workers wait for a save that is being written, so that there is one of step 60.
+        saves = {"STRATA_CHECKPOINT_WHEN_BUSY": "wait"}
+        started.append(Started(*agent, cwd=tmp_path, **variables, **saves))
         submitted = run("submit", "train.py", "--workers", "4")
         assert submitted.returncode == 0, submitted.stdout + submitted.stderr
-        kill_after_a_checkpoint(run, tmp_path)
+        kill_after_a_checkpoint(f"http://127.0.0.1:{http}", tmp_path)
         until(lambda: "completed" in run("tasks", "--json").stdout, 240)
         yield run, tmp_path
     finally:
@@ -81,9 +84,10 @@ def world(tmp_path):
             each.discard()
 
 
-def kill_after_a_checkpoint(run, folder):
+def kill_after_a_checkpoint(url, folder):
     """Kill a worker as the story does, as soon as a checkpoint is there."""
-    until(lambda: "completed" in run("checkpoints", "--json").stdout, 120)
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        until(lambda: "completed" in client.get("/api/checkpoints").text, 120)
     os.kill(worker_pids(folder)[KILLED], signal.SIGKILL)
 
 

@@ -35,6 +35,7 @@ EXTRAS = (
     Extra("otlp", "an export to OpenTelemetry", frozenset({"opentelemetry"})),
     Extra("wandb", "an export to W&B", frozenset({"wandb"})),
     Extra("ray", "a cluster on Ray", frozenset({"ray"})),
+    Extra("top", "strata top", frozenset({"textual"})),
     Extra("torch", "PyTorch's file formats", frozenset({"torch"})),
 )
 

@@ -1,0 +1,1 @@
+"""The live terminal view, `strata top`: a mirror of the cluster, its tables and screens."""

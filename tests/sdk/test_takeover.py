@@ -10,7 +10,7 @@ import pytest
 from strata.core.cluster import CODEC
 from strata.store.postgres import PostgresReader
 from strata.store.sqlite import SqliteStore
-from tests.cli.conftest import strata
+from tests.cli.conftest import started_verb, strata
 from tests.postgres_server import serving
 from tests.sdk.harness import CoordinatorProcess, listening, until
 from tests.sdk.test_restart import assert_nothing_lost_or_twice
@@ -131,6 +131,22 @@ def test_stopped_leader_is_deposed_and_follows_when_it_continues(pair, crowd, po
     until(lambda: first.mode == "standby")
     go_on(crowd)
     assert_undisturbed(crowd, second, postgres)
+
+
+def test_agent_follows_the_leader(pair, tmp_path):
+    first, second = pair
+    both = f"{first.address},{second.address}"
+    with started_verb("agent", "--coordinator", both, "--slots", "1", cwd=tmp_path):
+        until(lambda: heard(first) == [True])
+        os.kill(first.process.pid, signal.SIGSTOP)
+        until(lambda: second.leads() and heard(second) == [True])
+        os.kill(first.process.pid, signal.SIGCONT)
+
+
+def heard(coordinator):
+    """Of each agent, whether this coordinator has had a heartbeat."""
+    shown = httpx.get(f"{coordinator.url}/api/agents", trust_env=False).json()
+    return [each["up"] and each["last_heartbeat"] > 0 for each in shown]
 
 
 def test_restarted_postgres_interrupts_nobody(pair, crowd, postgres):

@@ -30,11 +30,11 @@ from strata.errors import (
 )
 from strata.sdk.record.host_reporter import LOOK_S, HostReporter
 from strata.sdk.session.channel import (
-    OPTIONS,
     SERVICE,
     Address,
     delays_s,
     error_of,
+    options_for,
     parse_addresses,
 )
 from strata.wire.certificates import date_problem
@@ -81,7 +81,8 @@ class CoordinatorLink:
         delays, logged_code = delays_s(), ""
         for number, address in enumerate(itertools.cycle(self._addresses), 1):
             self._address = address
-            async with channel_to(self._address, self._settings) as channel:
+            options = options_for(len(self._addresses))
+            async with channel_to(self._address, self._settings, options) as channel:
                 self._channel = channel
                 error = await self._converse(channel)
                 self._channel = None
@@ -235,15 +236,15 @@ class CoordinatorLink:
         return None if left is None else pb.AgentMessage(left=left)
 
 
-def channel_to(address: Address, settings: Settings) -> aio.Channel:
+def channel_to(address: Address, settings: Settings, options: list[tuple[str, int]]) -> aio.Channel:
     """A channel to the coordinator, connected when first used."""
     if not (address.tls or settings.tls_cert):
-        return aio.insecure_channel(address.target, OPTIONS)
+        return aio.insecure_channel(address.target, options)
     roots = Path(settings.tls_cert).read_bytes() if settings.tls_cert else None
     if problem := date_problem(settings.tls_cert, whole=True):
         log.warning("%s", problem)
     credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-    return aio.secure_channel(address.target, credentials, OPTIONS)
+    return aio.secure_channel(address.target, credentials, options)
 
 
 def _message(ended: Exit) -> pb.ProcessExited:

@@ -70,6 +70,13 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", 64 * 2**20),
 ]
 
+SOONER = {
+    "grpc.keepalive_time_ms": 5_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.min_reconnect_backoff_ms": 3_000,  # how long an attempt to connect may take
+}
+"""A coordinator that does not answer is given up sooner where another one may lead."""
+
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
 
@@ -143,7 +150,8 @@ class CoordinatorConnection:
     def __init__(self, address: str, *, token: str = "", ca_file: str = "") -> None:
         self._addresses = parse_addresses(address)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channels = [_open_channel(each, ca_file) for each in self._addresses]
+        options = options_for(len(self._addresses))
+        self._channels = [_open_channel(each, ca_file, options) for each in self._addresses]
         self._used = self._failed = 0
 
     @property
@@ -159,6 +167,16 @@ class CoordinatorConnection:
     def tried_all(self) -> bool:
         """Whether every address was tried as often as the others: a pause is due."""
         return self._failed % len(self._addresses) == 0
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is more than one address."""
+        return len(self._addresses) > 1
+
+    def unanswered(self, used: Address) -> Unavailable:
+        """The error for an address from which nothing arrives; the next one is used."""
+        self._use_next(used)
+        return Unavailable(f"the coordinator at {used.target} does not answer")
 
     def _use_next(self, failed: Address) -> None:
         """Use the next address, unless another thread has changed it already."""
@@ -242,14 +260,19 @@ class CoordinatorConnection:
             channel.close()
 
 
-def _open_channel(address: Address, ca_file: str) -> grpc.Channel:
+def options_for(addresses: int) -> list[tuple[str, int]]:
+    """The options of a channel to one of several addresses."""
+    return list((dict(OPTIONS) | (SOONER if addresses > 1 else {})).items())
+
+
+def _open_channel(address: Address, ca_file: str, options: list[tuple[str, int]]) -> grpc.Channel:
     if not (address.tls or ca_file):
-        return grpc.insecure_channel(address.target, OPTIONS)
+        return grpc.insecure_channel(address.target, options)
     roots = Path(ca_file).read_bytes() if ca_file else None
     if problem := date_problem(ca_file, whole=True):
         log.warning("%s", problem)
     credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-    return grpc.secure_channel(address.target, credentials, OPTIONS)
+    return grpc.secure_channel(address.target, credentials, options)
 
 
 def apart(act: Callable[[], Result]) -> Result:

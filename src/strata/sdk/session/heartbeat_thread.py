@@ -11,6 +11,7 @@ A batch of events has the request number -1 - first_seq, which identifies it if 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from strata.core.events import Fact
@@ -59,6 +60,7 @@ class Heartbeat:
         self.recorder = recorder
         self.lines = lines
         self.automatic = True
+        self.on_tick: Callable[[], None] = lambda: None
         self._source = source
         self._outbox: Outbox | None = None
         self._sending = threading.Lock()
@@ -201,6 +203,7 @@ class Heartbeat:
 
     def _once(self) -> None:
         self._source.tick()
+        self.on_tick()
         if self.recorder is not None:
             self.recorder.collect()
         outbox, now_s = self._outbox, time.monotonic()

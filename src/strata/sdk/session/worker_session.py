@@ -66,6 +66,10 @@ MAX_FORGOTTEN = 100
 MAX_REQUESTS = 1_024
 CLOSING_S = 2.0
 
+SILENT_INTERVALS = 2
+SILENT_S = 3.0
+"""Another address is tried when nothing arrived for two heartbeat intervals, and this long."""
+
 OVER = (Fenced, NotFound)
 """Errors that mean: this incarnation was declared lost, register again."""
 
@@ -119,6 +123,8 @@ class WorkerSession:
         self.requests = RequestLog(self.heartbeat.emit)
         self._outbox = Outbox()
         self._stream: SessionStream | None = None
+        self._heard_s = time.monotonic()
+        self._silent = False
         self._closing = threading.Event()
         self.forked = False
         self._leaving = False
@@ -128,6 +134,7 @@ class WorkerSession:
     def start(self) -> None:
         """Connect, in the background."""
         self._reader.start()
+        self.heartbeat.on_tick = self._leave_silent
         self.heartbeat.start()
 
     def ask(self, kind: str, body: Message, barrier: str = "") -> SessionRequest:
@@ -273,15 +280,21 @@ class WorkerSession:
         outbox = Outbox()
         hello = pb.Hello(**structs.asdict(self.identity), left=self.left.all())
         outbox.put(pb.WorkerMessage(hello=hello))
+        used = self._connection.address
         stream = self._connection.session(iter(outbox))
         with self.updated:
             self._outbox, self._stream = outbox, stream
+            self._heard_s, self._silent = time.monotonic(), False
         error: StrataError = Unavailable("the coordinator ended the session", hint=UNREACHABLE_HINT)
         try:
             for message in stream:
+                self._heard_s = time.monotonic()
                 self._handle(message)
         except grpc.RpcError as broken:
-            error = self._connection.error_from(broken)
+            if self._silent:
+                error = self._connection.unanswered(used)
+            else:
+                error = self._connection.error_from(broken, used)
             # The error is the stream itself. Its traceback would keep it until the interpreter
             # ends; its finalizer would then wait for a lock of gRPC's threads, which have ended.
             broken.__traceback__ = None
@@ -296,6 +309,18 @@ class WorkerSession:
             outbox.close()
             stream.cancel()
         return error, was_attached
+
+    def _leave_silent(self) -> None:
+        """End a connection on which nothing arrives any more, if there is another address: the
+        coordinator behind it may be stopped, or cut off, while another one leads."""
+        stream = self._stream
+        expected = self.heartbeat.automatic or not self.attached
+        if stream is None or not expected or not self._connection.has_others:
+            return
+        limit_s = max(SILENT_INTERVALS * self.heartbeat.interval_s, SILENT_S)
+        if time.monotonic() - self._heard_s > limit_s:
+            self._silent = True
+            stream.cancel()
 
     def _carry_on(self, error: StrataError, away_s: float) -> None:
         """Decide how to continue after a connection ended; raises if the session is over."""

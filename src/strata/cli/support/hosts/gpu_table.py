@@ -62,10 +62,12 @@ def rows_of(host: HostResponse) -> list[GpuRow]:
 
 
 def status(row: GpuRow) -> Cell:
-    """Whether a GPU is excluded, lost or used."""
+    """Whether a GPU is excluded, not measured, lost or up."""
     if row.excluded:
         return state("excluded")
-    return state("lost" if row.health is not None and row.health.lost else "up")
+    if row.health is None:
+        return "not measured"
+    return state("lost" if row.health.lost else "up")
 
 
 def figure(row: GpuRow, name: str, unit: str) -> str:

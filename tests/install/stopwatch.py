@@ -32,7 +32,7 @@ data = strata.open_arrays({"x": x, "y": y}, name="line")
 
 with strata.join() as run:
     state = run.restore({"w": np.zeros(16)})
-    for batch in run.batches(data, batch_size=32, epochs=20):
+    for batch in run.batches(data, batch_size=32, epochs=80):
         with run.step() as step:
             error = batch["x"] @ state["w"] - batch["y"]
             gradient, loss = run.average((batch["x"].T @ error / len(error), np.mean(error**2)))

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,21 @@ class TestLeading:
             assert stopped.append().startswith("NotLeading")
             second.append(events(3, 4), incarnation=2, expected=3)
             assert list(second.read()) == events(0, 4)
+
+    def test_leader_that_was_stopped_in_a_transaction_is_replaced(self, url):
+        with opened(url, "first", lease_s=1.0) as first:
+            first._lease._over.set()  # as SIGSTOP does, nothing is done any more
+            transaction = first._transaction()
+            transaction.__enter__().execute("DELETE FROM snapshots", ())
+            second = None
+            while second is None:
+                with suppress(NotLeading):
+                    second = opened(url, "second")
+            with pytest.raises(Unavailable):
+                transaction.__exit__(None, None, None)
+            with second:
+                second.append(events(0, 1), incarnation=1, expected=0)
+                assert list(second.read()) == events(0, 1)
 
     def test_deposed_leader_that_closes_leaves_the_lease_of_the_new_one(self, url, other):
         with opened(url, "first", lease_s=0.01) as first:

@@ -16,12 +16,13 @@ from strata.cli.support.safe_console import SafeConsole
 from strata.config import Settings, load_process
 from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
-from strata.errors import Conflict, NotFound, NotLeading, SettingError
+from strata.errors import Conflict, NotFound, NotLeading, SettingError, Unavailable
 from strata.files import filesystem_of
 from strata.logsetup import configure, printable
 
 YOUNG_OBJECTS = 50_000
 DAMAGE_SHOWN = 10
+AWAY_S = 1.0
 
 Salvage = Annotated[
     bool,
@@ -128,14 +129,17 @@ async def serve_until_signal(settings: Settings, standby: bool) -> None:
     """Run the coordinator until SIGTERM or Ctrl-C, as a standby while another one leads."""
     console = SafeConsole(stderr=True, markup=False)
     signalled = asyncio.create_task(until_signal())
+    followed = False
     while not signalled.done():
         try:
             await lead(settings, console, signalled)
-        except (NotLeading, Conflict) as error:
-            if not standby:
+        except (NotLeading, Conflict, Unavailable) as error:
+            leads_another = isinstance(error, NotLeading | Conflict)
+            if not standby or not (followed or leads_another):
                 raise
             console.print(f"not leading: {error}", style="dim", soft_wrap=True)
-            await stand_by(settings, console, signalled)
+            await follow_again(settings, console, signalled)
+            followed = True
     console.print("stopping", style="dim")
 
 
@@ -154,6 +158,16 @@ async def lead(settings: Settings, console: Console, signalled: asyncio.Task[Non
         if deposed.done():
             raise NotLeading("another coordinator may lead: the lease of this one has ended")
         deposed.cancel()
+
+
+async def follow_again(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:
+    """Follow the leader; a database that is away for a while does not end a standby."""
+    while not signalled.done():
+        try:
+            return await stand_by(settings, console, signalled)
+        except Unavailable as error:
+            console.print(f"not following: {error}", style="yellow", soft_wrap=True)
+            await asyncio.wait([signalled], timeout=AWAY_S)
 
 
 async def stand_by(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:

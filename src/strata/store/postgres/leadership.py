@@ -9,6 +9,9 @@ named after its term: when the process dies, the server sees the connection end 
 at once. Where the server does not see that, as behind a cut network, the lease ends: the leader
 extends it every third of its length in a thread of its own. A standby takes over when either is
 gone. The server's clock alone counts.
+
+A leader that is stopped within a transaction keeps the row locked. The server breaks its connection
+after the length of the lease, so that the takeover has to wait no longer than that.
 """
 
 import logging
@@ -68,6 +71,8 @@ def take_over(db: Connection, holder: str, lease_s: float) -> int:
                 hint=f"its lease ends in {seen.left_s:.1f} s, unless it is extended",
             )
         return _take_over(db, seen, holder, lease_s)
+    except psycopg.errors.LockNotAvailable:
+        raise NotLeading(f"a transaction of {seen.holder} has not ended yet") from None
     finally:
         db.execute("SELECT pg_advisory_unlock(%s, %s)", (LOCK_SPACE, _key(seen.term)))
 

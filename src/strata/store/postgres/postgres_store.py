@@ -68,9 +68,10 @@ class PostgresStore(PostgresReader, SqlStore):
         self._connect(url)
         self._begin(codec, fetch)
         self._writing = threading.Lock()
+        self._idle_s = max(lease_s, 1.0)
         holder = holder or f"{socket.gethostname()}, process {os.getpid()}"
         with ExitStack() as opened, tables.translated(self.name):
-            self._db = tables.connect(url, write=True)
+            self._db = tables.connect(url, write=True, idle_s=self._idle_s)
             opened.callback(lambda: self._db.close())
             tables.create(self._db, Head(log=uuid.uuid4().hex))
             self.term = leadership.take_over(self._db, holder, lease_s)
@@ -137,7 +138,7 @@ class PostgresStore(PostgresReader, SqlStore):
             self._db.execute("")
         except psycopg.OperationalError:
             self._db.close()
-            self._db = tables.connect(self._url, write=True)
+            self._db = tables.connect(self._url, write=True, idle_s=self._idle_s)
             leadership.hold(self._db, self.term)
         return self._db
 

@@ -91,8 +91,11 @@ def shown(url: str) -> str:
     return f"postgresql://{host}/{parts.get('dbname', '')}"
 
 
-def connect(url: str, *, write: bool) -> Connection:
-    """A connection in autocommit mode that any one thread at a time may use."""
+def connect(url: str, *, write: bool, idle_s: float = 0.0) -> Connection:
+    """A connection in autocommit mode that any one thread at a time may use.
+
+    With `idle_s` the server breaks it when a transaction does nothing for that long.
+    """
     defaults = {
         "connect_timeout": GIVE_UP_S,
         "tcp_user_timeout": GIVE_UP_S * 1000,
@@ -106,6 +109,7 @@ def connect(url: str, *, write: bool) -> Connection:
     db.execute(f"SET lock_timeout = '{GIVE_UP_S}s'")
     if write:
         db.execute("SET synchronous_commit = on")
+        db.execute(f"SET idle_in_transaction_session_timeout = {int(idle_s * 1000)}")
     else:
         db.execute("SET default_transaction_read_only = on")
     return db

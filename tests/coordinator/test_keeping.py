@@ -48,8 +48,8 @@ def finished(tmp_path_factory):
     for task in state.tasks.values():
         until_ns = task.ended_ns + 60 * 10**9
         name = f"{task.id}-{state.cluster}"
-        given = (str(folder), task.id, until_ns, str(folder / "runs"), name, str(folder))
-        carry_out(Archive(*given, Settings()))
+        given = (task.id, until_ns, str(folder / "runs"), name, str(folder))
+        carry_out(Archive(*given, Settings(data_dir=str(folder))))
     assert [row.tasks for row in runs_at(str(folder / "runs"))] == [[task] for task in TASKS]
     return folder
 

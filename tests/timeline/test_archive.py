@@ -160,8 +160,8 @@ def job(data, where, ended, settings=None) -> Archive:
     scratch = data / "archiving"
     scratch.mkdir(exist_ok=True)
     until_ns = min(ended + 60 * SECOND_NS, FOREVER_NS)
-    given = settings or Settings()
-    return Archive(str(data), "train-2", until_ns, str(where), NAME, str(scratch), given)
+    given = msgspec.structs.replace(settings or Settings(), data_dir=str(data))
+    return Archive("train-2", until_ns, str(where), NAME, str(scratch), given)
 
 
 def killed_in_the_middle(work: Archive, begun) -> None:

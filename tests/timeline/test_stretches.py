@@ -16,7 +16,7 @@ from strata.store.sqlite import SqliteReader, SqliteStore, database
 from strata.timeline.archive.archive_job import Archive, MoveOut, Verify, carry_out
 from strata.timeline.archive.parquet_log import EVENTS
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.archive.segmented_log import SegmentedLog
+from strata.timeline.archive.segmented_log import STRETCHES, SegmentedLog
 from strata.timeline.audit.sample_audit import audit
 from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.log_trust import examine
@@ -50,7 +50,7 @@ def streams_of(data, task=TASK) -> list[tuple[str, int]]:
 
 def move(data, name=f"{TASK}-000001", release=True, streams=None):
     """Write a stretch, and release its events as the coordinator does."""
-    job = MoveOut(str(data), TASK, streams or streams_of(data), name, Settings())
+    job = MoveOut(TASK, streams or streams_of(data), name, Settings(data_dir=str(data)))
     held = carry_out(job)
     if release:
         let_go(data, held)
@@ -122,11 +122,11 @@ def test_interrupted_move_returns_no_event_twice(data, truth):
     let_go(data, held[:1])
     assert all_answers(data) == truth
     with SqliteReader(data / "log.db", CODEC) as log:
-        assert list(SegmentedLog(log).unreleased()) == [f"{TASK}-000001"]
+        assert list(SegmentedLog(log, data / STRETCHES).unreleased()) == [f"{TASK}-000001"]
     let_go(data, held)
     assert all_answers(data) == truth
     with SqliteReader(data / "log.db", CODEC) as log:
-        assert SegmentedLog(log).unreleased() == {}
+        assert SegmentedLog(log, data / STRETCHES).unreleased() == {}
 
 
 def test_late_event_between_moved_ones_is_kept(data):
@@ -218,13 +218,13 @@ def test_archived_run_has_the_moved_events(run, data, truth):
         move(data, f"{TASK}-{number:06}")
     task = run.sim.coordinator.kernel.state.tasks[TASK]
     runs, until_ns = str(data / "runs"), task.ended_ns + 60 * 10**9
-    carry_out(Archive(str(data), TASK, until_ns, runs, "kept", str(data), Settings()))
+    carry_out(Archive(TASK, until_ns, runs, "kept", str(data), Settings(data_dir=str(data))))
     with open_timeline(data / "runs") as kept:
         own = set(streams_of(data))
         assert audit(kept.reader, TASK) == truth["audit"]
         found = [each for each in everything(kept.reader) if each[0] != COORDINATOR]
         assert found == [each for each in truth["all"] if each[:2] in own]
-    held = carry_out(Verify(str(data), runs, "kept", Settings()))
+    held = carry_out(Verify(runs, "kept", Settings(data_dir=str(data))))
     assert sum(each.events for each in held) == len(found)
 
 

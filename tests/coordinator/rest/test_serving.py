@@ -136,3 +136,14 @@ def test_connections_above_the_limit_are_closed(tmp_path):
             connection.close()
         with coordinator.client() as another:
             assert another.get("/api/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /api/tasks?task=" + b"x" * 1_000_000, b"\x16\x03\x01 no HTTP\r\n\r\n"]
+)
+def test_request_that_is_not_http_or_too_long_gets_an_answer(coordinator, head):
+    with socket.create_connection(("127.0.0.1", coordinator.port), timeout=60) as connection:
+        connection.sendall(head)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"its head is too long" in answer

@@ -14,13 +14,15 @@ from contextlib import asynccontextmanager, contextmanager
 from errno import EADDRINUSE
 from typing import Any
 
+import msgspec
 import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strata.coordinator.rest.request_checks import HttpLimits
+from strata.coordinator.rest.response_models import ErrorDetail, ErrorResponse
 from strata.coordinator.rest.security import Guard
-from strata.errors import SettingError, StrataError, Unavailable
+from strata.errors import InvalidArgument, SettingError, StrataError, Unavailable
 from strata.wire.port_holders import port_holder
 
 STOP_TIMEOUT_S = 5
@@ -144,6 +146,23 @@ class Server(uvicorn.Server):
             self.ready.set()
 
 
+LINGER_S = 1.0
+
+_REFUSAL = msgspec.json.encode(
+    ErrorResponse(
+        ErrorDetail(
+            code=InvalidArgument.code,
+            message="the request is not valid HTTP, or its head is too long",
+            hint="shorten the URL and the headers",
+        )
+    )
+)
+NOT_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
+)
+
+
 class BoundedProtocol(H11Protocol):
     """A connection with timeouts for incomplete requests and slow readers."""
 
@@ -152,6 +171,7 @@ class BoundedProtocol(H11Protocol):
         self._limits = limits
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._refused = False
 
     @property
     def _idle(self) -> bool:
@@ -167,12 +187,24 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request; the rest of its head must arrive in time."""
+        if self._refused:
+            return
         super().data_received(data)
         if not self._idle:
             self._cancel(self._head)
             self._head = None
         elif self._head is None:
             self._await_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, or whose head is too long.
+
+        What still arrives of it is discarded for some time: if the connection were closed at once,
+        it would be reset before the client has read the answer.
+        """
+        self._refused = True
+        self.transport.write(NOT_HTTP)
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     def pause_writing(self) -> None:
         """Start the timeout for a client that reads too slowly."""

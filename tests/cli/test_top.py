@@ -21,7 +21,7 @@ from tests.coordinator.process import STRATA, process
 
 pytestmark = pytest.mark.timeout(300)
 
-QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 10.0, "stop_grace_s": 10.0}
+QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 60.0, "stop_grace_s": 10.0}
 LOSSES = """
 import time, strata
 with strata.join() as run:

@@ -90,19 +90,23 @@ class PostgresStore(PostgresReader, SqlStore):
 
     @contextmanager
     def _transaction(self) -> Iterator[Change]:
-        with self._fenced() as ask:
-            self._known = False  # until it is known whether the commit took place
-            with self._naming():
-                change = Change(tables.load_head(ask, " FOR UPDATE"), ask)
-            yield change
-            if change.made:
-                change.finish()
-        self._current, self._known = change.head, True
+        with self._writing:
+            try:
+                with self._fenced() as ask:
+                    with self._naming():
+                        change = Change(tables.load_head(ask, " FOR UPDATE"), ask)
+                    yield change
+                    if change.made:
+                        change.finish()
+            except BaseException:
+                self._known = False  # a commit whose connection broke may have taken place
+                raise
+            self._current = change.head
 
     @contextmanager
     def _fenced(self) -> Iterator[Ask]:
         """A durable transaction that is refused if another coordinator has taken over."""
-        with self._writing, tables.translated(self.name):
+        with tables.translated(self.name):
             db = self._live_writer()
             with db.transaction():
                 leadership.require_term(db, self.term)
@@ -113,7 +117,7 @@ class PostgresStore(PostgresReader, SqlStore):
 
     def keep_secret(self, name: str, content: bytes) -> None:
         """Store a secret that all coordinators of this store need; the first one of a name wins."""
-        with self._fenced() as ask:
+        with self._writing, self._fenced() as ask:
             ask("INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING", (name, content))
 
     def secret(self, name: str) -> bytes | None:
@@ -127,7 +131,7 @@ class PostgresStore(PostgresReader, SqlStore):
 
     def discard_secret(self, name: str) -> None:
         """Delete a secret."""
-        with self._fenced() as ask:
+        with self._writing, self._fenced() as ask:
             ask("DELETE FROM secrets WHERE name = ?", (name,))
 
     def _live_writer(self) -> Connection:
@@ -146,5 +150,6 @@ class PostgresStore(PostgresReader, SqlStore):
         if self._closed:
             raise Unavailable(f"the store {self.name} is closed")
         if not self._known:
-            self._current, self._known = super()._head(), True
+            with self._writing:
+                self._current, self._known = super()._head(), True
         return self._current

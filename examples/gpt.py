@@ -11,7 +11,8 @@ CPU, on a page of this project's documentation. The same code trains larger mode
         --config width=768 --config heads=12 --config context=1024 --config batch=256 \
         --config steps=100000 --config lr=0.0006 --config compile=true
 
-`strata metrics gpt-1 loss tokens/s --plot` draws the loss and the speed.
+`strata metrics gpt-1 loss tokens/s --plot --data FOLDER` draws the loss and the speed; `strata run`
+prints the folder as `data`.
 """
 
 import math

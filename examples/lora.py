@@ -7,7 +7,8 @@
 Only the adapters have gradients, and the optimizer keeps moments for them alone. A checkpoint holds
 the whole model, but tensors that have not changed since the last save are not written again: the
 first save writes everything, each later one the adapters and their optimizer (and tensors of less
-than 64 KiB). `strata timeline` shows both numbers of each checkpoint: "… written, … unchanged".
+than 64 KiB). `strata timeline --data language` shows both numbers of each checkpoint: "… written, …
+unchanged".
 """
 
 from pathlib import Path

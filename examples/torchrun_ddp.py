@@ -5,7 +5,8 @@
 
 Under Strata it gets the same environment variables, and gains the dashboard, the log of every rank
 and `strata why`. When a rank dies, all ranks are started again, as torchrun does: the script
-continues from its own last save, so the steps since then are trained again. docs/TUTORIAL.md shows
+continues from its own last save, so the steps since then are trained again. The save stays in the
+working folder (`--save`): delete it to train from the beginning again. docs/TUTORIAL.md shows
 how to port such a script, so that a loss costs one step and each sample is trained once.
 """
 

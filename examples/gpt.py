@@ -39,9 +39,8 @@ class Settings:
     width: int = 128
     heads: int = 4
     context: int = 64
-    batch: int = (
-        16  # samples in a step, over all workers: it stays the same when workers come and go
-    )
+    # Samples in a step, over all workers: it stays the same when workers come and go.
+    batch: int = 16
     steps: int = 300
     warmup: int = 20
     lr: float = 1e-3

@@ -29,7 +29,7 @@ def main():
                     gradient, loss = gradients(weights, part)
                     update(state, gradient, rate=0.02)
                 step.log(loss=loss)
-            if run.rank == 0 and run.steps % 20 == 0:
+            if step.applied and run.rank == 0 and run.steps % 20 == 0:
                 print(f"round {run.steps}: loss {loss:.4f}")
         right = run.evaluate(unseen_digits(), lambda batch: accuracy(weights, batch))
         if run.rank == 0:

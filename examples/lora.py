@@ -53,7 +53,9 @@ def main():
     torch.manual_seed(0)
     with strata.join() as run:
         config = {"text": str(TEXT), "steps": 60, "batch": 16} | run.config
-        base, every = config.pop("base"), int(config.pop("save_every", 20))
+        base, every = config.pop("base", ""), int(config.pop("save_every", 20))
+        if not base:
+            raise SystemExit("give the task of the base: --config base=TASK")
         settings = Settings(**config)
         model = with_adapters(GPT(settings)).to(run.device)
         adapters = [each for each in model.parameters() if each.requires_grad]

@@ -115,9 +115,9 @@ def test_classifier_sees_the_same_augmented_samples_after_a_loss(folder):
     [
         ("hf_text.py", "transformers", ("steps=60",), "'loss'", "step 60: evaluation loss"),
         ("lightning_digits.py", "lightning", ("epochs=6",), "epoch 0:", "trained for 378 steps"),
-        ("flax_digits.py", "flax", ("epochs=3",), "step 100:", "accuracy on 2,000 unseen digits"),
+        ("flax_digits.py", "flax", ("epochs=12",), "step 100:", "accuracy on 2,000 unseen digits"),
         ("fsdp_digits.py", "torch", ("epochs=6",), "step 50:", "step 200: loss"),
-        ("local_steps.py", "numpy", ("epochs=4",), "round 20:", "accuracy on 2,000 unseen digits"),
+        ("local_steps.py", "numpy", ("epochs=16",), "round 20:", "accuracy on 2,000 unseen digits"),
     ],
 )
 def test_example_survives_the_loss_of_a_worker(folder, name, needed, arguments, kill_after, shown):

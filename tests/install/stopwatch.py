@@ -137,7 +137,7 @@ def page(transcript: Transcript) -> str:
     moments = [f"| {line.text} | {line.at_s:.1f} s |" for line in transcript.moments()]
     today, load = datetime.now(UTC).date(), os.getloadavg()[0]
     machine = f"{os.cpu_count()} cores at load {load:.0f}, Python {platform.python_version()}"
-    return f"""# By the stopwatch
+    return f"""# Time from install to recovery
 
 From an empty environment to the explanation of a killed worker in {total_s:.0f} seconds. Written by
 `make stopwatch` from a real run on {today}: Strata {__version__}, {machine}, pip without a cache.

@@ -36,7 +36,11 @@ def _fork() -> Check:
         os._exit(0)
     _, code = os.waitpid(pid, 0)
     if code:
-        return fix("fork", f"a forked process ended with status {code}", "warm_starts = false")
+        return fix(
+            "fork",
+            f"a forked process ended with status {code}",
+            "set warm_starts = false in strata.toml",
+        )
     return ok("fork", f"works; multiprocessing starts processes by {method}")
 
 

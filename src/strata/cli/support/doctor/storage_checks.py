@@ -28,6 +28,7 @@ DISK_BYTES = 64 * 2**20
 CHUNK_BYTES = 4 * 2**20
 REQUEST_S = 10.0
 NO_BUCKET = "NoSuchBucket"
+SET_BUCKET = "set checkpoint_bucket in strata.toml"
 PERMISSIONS = ("s3:ListBucket", "s3:PutObject", "s3:GetObject", "s3:DeleteObject")
 
 
@@ -53,7 +54,7 @@ def bucket_checks(url: str, settings: Settings) -> list[Check]:
     """Whether each permission that checkpoints need is there."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not bucket:
-        return [fix("bucket", "storage_backend is s3, but no bucket is set", "checkpoint_bucket")]
+        return [fix("bucket", "storage_backend is s3, but no bucket is set", SET_BUCKET)]
     try:
         extras.check("obstore")
         # Imported here: it needs an extra.
@@ -121,7 +122,8 @@ def folder_checks(folder: Path, settings: Settings) -> list[Check]:
         speeds = disk_speeds(place)
     except OSError as error:
         reason = f"cannot write to {place}: {error.strerror}"
-        return [fix(title, reason, f"chown -R $(whoami) {place}, or set checkpoint_dir")]
+        owned = f"sudo install -d -o $(whoami) {folder.absolute()}"
+        return [fix(title, reason, f"{owned}, or set checkpoint_dir")]
     made = "" if place == folder.absolute() else f" (not created yet; measured in {place})"
     free = shutil.disk_usage(place).free
     found = [ok(f"{title} speed", f"{speeds}{made}")]

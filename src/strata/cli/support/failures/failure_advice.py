@@ -43,6 +43,17 @@ def advice(place: Place, script: Path, reason: str, exceptions: Sequence[str]) -
     return ""
 
 
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "yaml": "pyyaml",
+}
+"""Packages on PyPI whose modules have other names."""
+
+
 def missing_module(failure: Failure) -> str:
     """A module that cannot be imported: in the wrong folder, another environment, or missing."""
     name, place, here = failure.text.partition(".")[0], failure.place, Path.cwd()
@@ -54,7 +65,7 @@ def missing_module(failure: Failure) -> str:
     if not place.python:
         return f"install {name} in the Python environment of the agents (strata hosts lists them)"
     extra = next((each.name for each in extras.EXTRAS if name in each.modules), "")
-    library = f"'strata-runtime[{extra}]'" if extra else name
+    library = f"'strata-runtime[{extra}]'" if extra else PACKAGES.get(name, name)
     install = f"{place.python} -m pip install {library}"
     if place.environment and not place.python.startswith(f"{place.environment}/"):
         return (
@@ -108,8 +119,8 @@ RULES: list[tuple[str, Callable[[Failure], str]]] = [
     (r"ModuleNotFoundError: No module named '([^']+)'", missing_module),
     (r"FileNotFoundError: \[Errno 2\] [^:]+: '([^']+)'", missing_file),
     (r"NotFound: dataset .*: (\S+) does not exist", missing_file),
-    (r"OutOfMemoryError: CUDA|CUDA out of memory", out_of_gpu_memory),
-    (r"MemoryError|can't allocate memory", out_of_memory),
+    (r"OutOfMemoryError: CUDA|CUDA out of memory|RESOURCE_EXHAUSTED", out_of_gpu_memory),
+    (r"MemoryError|[Cc]an(?:'t|not) allocate memory", out_of_memory),
     (r"with signal 9\b", killed),
     (r"and never joined", never_joined),
 ]

@@ -425,3 +425,52 @@ async def test_stop_processes_queued_commands_and_refuses_new_ones(disk):
     await pending
     with pytest.raises(Unavailable):
         await engine.submit(task("b"))
+
+
+class LosingAnswers(SimDisk):
+    """A store whose appends are stored and then fail, and which cannot be read for some time."""
+
+    def __init__(self):
+        super().__init__(CODEC)
+        self.lose = False
+        self.unreadable = 0
+
+    def append(self, events, **given):
+        position = super().append(events, **given)
+        if self.lose and events:
+            self.lose, self.unreadable = False, 3
+            raise Unavailable("the answer was lost")
+        return position
+
+    def read(self, start=0, stop=None):
+        if self.unreadable:
+            self.unreadable -= 1
+            raise Unavailable("it restarts")
+        return super().read(start, stop)
+
+
+async def test_facts_that_are_stored_although_the_append_failed_are_published_once():
+    disk = LosingAnswers()
+    engine = await running(engine_on(disk))
+    seen = []
+    engine.follow(lambda events: seen.extend(event.seq for event in events))
+    first = engine.position
+    disk.lose = True
+    with pytest.raises(Unavailable):
+        await engine.submit(task("a"))
+    while True:
+        try:
+            async with engine.settled() as state:
+                assert state.position == disk.position
+                break
+        except Unavailable:
+            await asyncio.sleep(0.01)
+    await engine.submit(task("b"))
+    assert seen == list(range(first, disk.position))
+    followed = []
+    async for events in engine.subscribe(first):
+        followed += [event.seq for event in events]
+        if len(followed) >= len(seen):
+            break
+    assert followed == seen
+    await engine.stop()

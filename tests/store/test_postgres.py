@@ -10,6 +10,7 @@ import pytest
 
 from strata.errors import NotFound, NotLeading, SettingError, Unavailable
 from strata.store.postgres import PostgresReader, PostgresStore
+from tests.sdk.harness import until
 from tests.store.kinds import CODEC, batch, events, fill
 
 LEASE_S = 2.0
@@ -23,6 +24,16 @@ def url(postgres):
 
 def opened(url, holder="", lease_s=60.0):
     return PostgresStore(url, CODEC, holder=holder, lease_s=lease_s)
+
+
+def taken_over(url):
+    """A store that was opened when the leader was gone."""
+
+    def attempt():
+        with suppress(NotLeading):
+            return opened(url, "second")
+
+    return until(attempt, what="the takeover")
 
 
 LEADER = """
@@ -102,14 +113,7 @@ class TestLeading:
         killed = other(lease_s=3600.0)
         assert killed.append() == "1"
         killed.end()
-        store = None
-        for _ in range(200):  # until the server has seen that the connection ended
-            try:
-                store = opened(url, "second")
-                break
-            except NotLeading:
-                continue
-        assert store is not None
+        store = taken_over(url)
         with store:
             assert store.position == 1
 
@@ -117,12 +121,7 @@ class TestLeading:
         stopped = other(lease_s=LEASE_S)
         assert stopped.append() == "1"
         stopped.process.send_signal(signal.SIGSTOP)
-        second = None
-        while second is None:
-            try:
-                second = opened(url, "second")
-            except NotLeading:
-                continue
+        second = taken_over(url)
         with second:
             second.append(events(1, 3), incarnation=2, expected=1)
             stopped.process.send_signal(signal.SIGCONT)
@@ -136,10 +135,7 @@ class TestLeading:
             first._lease._over.set()  # as SIGSTOP does, nothing is done any more
             transaction = first._transaction()
             transaction.__enter__().execute("DELETE FROM snapshots", ())
-            second = None
-            while second is None:
-                with suppress(NotLeading):
-                    second = opened(url, "second")
+            second = taken_over(url)
             with pytest.raises(Unavailable):
                 transaction.__exit__(None, None, None)
             with second:

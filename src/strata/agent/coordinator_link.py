@@ -112,6 +112,11 @@ class CoordinatorLink:
             answer: pb.ReadWorkdirResponse = await call(
                 request, metadata=self._metadata(), timeout=READ_TIMEOUT_S
             )
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Unavailable("the connection was closed") from None  # which cancels its calls
         except aio.UsageError as error:
             raise Unavailable(f"the connection was closed: {error}") from error
         except grpc.RpcError as error:

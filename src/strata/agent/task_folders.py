@@ -89,8 +89,11 @@ class TaskFolders:
             preparing.cancel()
 
     async def _prepare(self, wanted: TaskFolder) -> None:
-        reason = await self._failure(wanted)
-        del self._running[wanted]
+        try:
+            reason = await self._failure(wanted)
+        finally:
+            if self._running.get(wanted) is asyncio.current_task():
+                del self._running[wanted]
         if reason:
             log.error("the folder of task %s cannot be used: %s", wanted.task, reason)
         else:
@@ -131,20 +134,18 @@ class TaskFolders:
             await asyncio.to_thread(store.put_list, workdir)
             await asyncio.to_thread(store.workdir, wanted.digest)  # raises if it is another one
         await self._fetch_pieces(wanted, store, workdir)
-        place, busy = self._place(wanted), {self._place(each) for each in self._busy}
-        changed = await asyncio.to_thread(self._unpack, workdir, store, place, busy)
+        place = self._place(wanted)
+        changed = await asyncio.to_thread(self._unpack, workdir, store, place)
         for path in changed:
             log.warning("task %s had changed %s on this host; it was restored", wanted.task, path)
         about = (wanted.task, wanted.digest[:12], len(workdir.files), place)
         log.info("the folder of task %s is ready: %s, %d files in %s", *about)
 
-    def _unpack(
-        self, workdir: Workdir, store: PieceStore, place: Path, busy: set[Path]
-    ) -> list[str]:
+    def _unpack(self, workdir: Workdir, store: PieceStore, place: Path) -> list[str]:
         # A thread goes on after its task was cancelled, so a lock of the loop would not be enough.
         with self._unpacking:
             changed = unpack(workdir, store, place)
-            self._clean(store, busy)
+            self._clean(store, {place} | {self._place(each) for each in self._busy})
         return changed
 
     async def _fetch_pieces(self, wanted: TaskFolder, store: PieceStore, workdir: Workdir) -> None:
@@ -164,7 +165,7 @@ class TaskFolders:
 
     @property
     def _busy(self) -> set[TaskFolder]:
-        return self._ready | self._running.keys()
+        return self._ready.copy() | set(self._running.copy())
 
     def _clean(self, store: PieceStore, busy: set[Path]) -> None:
         """Delete the oldest folders that no task uses, and pieces of no folder."""

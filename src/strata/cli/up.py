@@ -14,6 +14,7 @@ from rich.text import Text
 from strata import __version__
 from strata.cli.support.safe_console import SafeConsole
 from strata.config import Settings, load_process
+from strata.coordinator.rest.http_server import PortInUse
 from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
 from strata.errors import Conflict, NotFound, NotLeading, SettingError, Unavailable
@@ -92,8 +93,10 @@ def up(
     """
     given = locals()
     flags = {name: given[name] for name in given if name not in ("config", "salvage", "standby")}
-    settings = with_token(load_process(flags, config))
+    settings = load_process(flags, config)
+    require_one_token(settings, standby)
     require_shared(settings, standby)
+    settings = with_token(settings)
     if settings.demo_mode:
         # Imported here: only needed for a demo.
         from strata.cli.demo import serve_demo
@@ -135,9 +138,11 @@ async def serve_until_signal(settings: Settings, standby: bool) -> None:
             await lead(settings, console, signalled)
         except (NotLeading, Conflict, Unavailable) as error:
             leads_another = isinstance(error, NotLeading | Conflict)
-            if not standby or not (followed or leads_another):
+            if not standby or isinstance(error, PortInUse) or not (followed or leads_another):
                 raise
             console.print(f"not leading: {error}", style="dim", soft_wrap=True)
+            if not leads_another:
+                await asyncio.wait([signalled], timeout=AWAY_S)
             await follow_again(settings, console, signalled)
             followed = True
     console.print("stopping", style="dim")
@@ -171,7 +176,7 @@ async def follow_again(settings: Settings, console: Console, signalled: asyncio.
 
 
 async def stand_by(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:
-    """Follow the leader until nobody leads, or until the signal."""
+    """Follow the leader until the store has none, or until the signal."""
     # Imported here: only a standby needs it.
     from strata.coordinator.standby_server import standing_by
 
@@ -179,8 +184,21 @@ async def stand_by(settings: Settings, console: Console, signalled: asyncio.Task
         console.print(Text.assemble(("strata", "bold"), f" standby of {following.leader}"))
         console.print(f"  dashboard  {following.http_url}", soft_wrap=True)
         vacant = asyncio.create_task(following.until_vacant())
-        await asyncio.wait([signalled, vacant], return_when=asyncio.FIRST_COMPLETED)
-        vacant.cancel()
+        ended = asyncio.create_task(following.engine.ended())
+        await asyncio.wait([signalled, vacant, ended], return_when=asyncio.FIRST_COMPLETED)
+        for each in (vacant, ended):
+            if each.done():
+                each.result()  # raises the error that ended it
+            each.cancel()
+
+
+def require_one_token(settings: Settings, standby: bool) -> None:
+    """Refuse a coordinator that others cannot replace, because each would make its own token."""
+    if (standby or settings.store) and with_token(settings) != settings:
+        raise SettingError(
+            "coordinators that take over from each other need the same token, and none is set",
+            hint="set STRATA_TOKEN to the same value for all of them",
+        )
 
 
 def require_shared(settings: Settings, standby: bool) -> None:

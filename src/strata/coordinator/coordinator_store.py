@@ -66,7 +66,7 @@ class WatchedStore(Protocol):
     reader: SqlReader
 
     def leader(self) -> str:
-        """Who leads; empty if nobody does."""
+        """Who leads; empty if there is no leader."""
 
 
 class FileStore:

@@ -33,18 +33,20 @@ LOOK_S = 0.2
 class Standby:
     """A running standby."""
 
-    def __init__(self, store: WatchedStore, http_url: str, leader: str) -> None:
-        self.http_url = http_url
-        self.leader = leader
+    engine: FollowingEngine
+
+    def __init__(self, store: WatchedStore) -> None:
+        self.http_url = ""
+        self.leader = store.leader()
         self._store = store
 
     async def until_vacant(self) -> None:
-        """Wait until nobody leads."""
+        """Wait until the store has no leader."""
         while True:
             try:
                 leader = await asyncio.to_thread(self._store.leader)
             except Unavailable as error:
-                log.warning("who leads cannot be read: %s", error)
+                log.warning("the leader of the store cannot be read, trying again: %s", error)
             else:
                 if not leader:
                     return
@@ -61,10 +63,10 @@ async def standing_by(settings: Settings, release: str) -> AsyncIterator[Standby
         store.reader,
         log_store(folder / "logs", settings.log_max_bytes) as logs,
     ):
-        standby = Standby(store, "", store.leader())
+        standby = Standby(store)
         # The engine of a standby writes nothing.
         kernel = Kernel(cast(EventStore, store.reader), read_clock)
-        engine = FollowingEngine(kernel, lambda: standby.leader)
+        engine = standby.engine = FollowingEngine(kernel, lambda: standby.leader)
         heartbeats = Heartbeats()
         api = Api(
             engine=engine,

@@ -38,17 +38,16 @@ class Workdirs:
         missing, sizes = self.store.missing(workdir), workdir.pieces
         stored, added = self.store.size_bytes, sum(sizes[piece] for piece in missing)
         if stored + added > self._total_bytes:
-            raise LimitExceeded(
-                f"the folders of tasks have {stored:,} bytes here, and this one needs {added:,} "
-                f"more; workdirs_bytes is {self._total_bytes:,}",
-                hint="raise workdirs_bytes of the coordinator, or submit a smaller folder",
-            )
+            raise self._too_large(stored, added)
         self.store.put_list(workdir)
         return missing
 
     def add(self, digest: str, pieces: Sequence[bytes]) -> int:
         """Store pieces of an announced folder; returns their number."""
         known = self.store.workdir(digest).pieces
+        present, added = self.store.size_bytes, sum(map(len, pieces))
+        if present + added > self._total_bytes:
+            raise self._too_large(present, added)
         for content in pieces:
             stored = self.store.digest(content)
             if known.get(stored) != len(content):
@@ -58,6 +57,13 @@ class Workdirs:
                 )
             self.store.put(content)
         return len(pieces)
+
+    def _too_large(self, stored: int, added: int) -> LimitExceeded:
+        return LimitExceeded(
+            f"the folders of tasks have {stored:,} bytes here, and this one needs {added:,} "
+            f"more; workdirs_bytes is {self._total_bytes:,}",
+            hint="raise workdirs_bytes of the coordinator, or submit a smaller folder",
+        )
 
     def complete(self, digest: str) -> Workdir:
         """The files of a folder; raises unless all of them are here."""

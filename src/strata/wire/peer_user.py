@@ -1,7 +1,7 @@
 """The user at the other end of a loopback connection, from the kernel's socket table.
 
-Only an open socket of a living process counts: one that its process has closed belongs to nobody,
-and the kernel shows it with user 0. So a process cannot pass for root by closing early.
+Only an open socket of a living process counts. A closed socket has no owner, and the kernel lists
+it with user 0: it would be taken for one of root.
 """
 
 import os
@@ -65,7 +65,7 @@ def _by_netlink(
         answer = kernel.recv(4096)
     _, kind, *_ = _HEADER.unpack_from(answer)
     if kind != SOCK_DIAG_BY_FAMILY:
-        return None  # there is no such socket
+        return _by_table(peer, port, own, own_port)  # not found, or not asked for in this way
     _, state, _, _, _, user, inode = _FOUND.unpack_from(answer, _HEADER.size)
     return int(user) if state == ESTABLISHED and inode else None
 

@@ -13,6 +13,7 @@ from strata.errors import Conflict, Overloaded
 from strata.workdir.folder_scan import Scanned
 
 BODY_BYTES = 700 * 1024
+RETRY_S = 60.0
 """Base64 bytes of one request; the coordinator takes 1 MiB."""
 
 Post = Callable[[str, object], bytes]
@@ -39,7 +40,7 @@ def send(scanned: Scanned, post: Post) -> Sent:
     answer = post("/api/workdirs", {"files": files})
     announced = msgspec.json.decode(answer, type=Announced)
     for batch in _batches(scanned, announced.missing):
-        _patiently(post, f"/api/workdirs/{announced.digest}/pieces", {"pieces": batch})
+        _post_with_retry(post, f"/api/workdirs/{announced.digest}/pieces", {"pieces": batch})
     sizes = scanned.workdir.pieces
     return Sent(announced.digest, sum(sizes[piece] for piece in announced.missing))
 
@@ -62,11 +63,14 @@ def _batches(scanned: Scanned, missing: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _patiently(post: Post, path: str, body: object) -> None:
-    """Send a request; waits while this client sends more requests than the coordinator takes."""
+def _post_with_retry(post: Post, path: str, body: object) -> None:
+    """Send a request, again if the coordinator takes no more requests of this client at present."""
+    give_up_s = time.monotonic() + RETRY_S
     while True:
         try:
             post(path, body)
             return
         except Overloaded as busy:
+            if time.monotonic() > give_up_s:
+                raise
             time.sleep(busy.retry_after_s)

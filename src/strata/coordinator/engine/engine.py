@@ -171,6 +171,10 @@ class Engine:
     async def settled(self) -> AsyncIterator[Cluster]:
         """The state while all of it is on disk."""
         async with self._turn:
+            if self.kernel.outdated:
+                raise Unavailable(
+                    "the state is being read again after a failed append", hint="try again"
+                )
             yield self.kernel.state
 
     async def subscribe(self, position: int) -> AsyncIterator[list[Event]]:
@@ -190,7 +194,9 @@ class Engine:
         if self.recent and start >= self.recent[0].seq:
             first = start - self.recent[0].seq
             return list(islice(self.recent, first, min(first + MAX_TURN, len(self.recent))))
-        stop = min(stop, start + MAX_TURN)
+        return await self._stored(start, min(stop, start + MAX_TURN))
+
+    async def _stored(self, start: int, stop: int) -> list[Event]:
         return await asyncio.to_thread(lambda: list(self.kernel.store.read(start, stop)))
 
     def _put(self, request: Request) -> None:
@@ -237,7 +243,7 @@ class Engine:
     async def _take_turn(self) -> None:
         async with self._turn:
             self._tick()
-            if self.kernel.outdated and not await self._reload():
+            if not await self._caught_up():
                 return
             if self._asleep_ns:
                 self.kernel.watch.credit(self._asleep_ns)
@@ -260,11 +266,18 @@ class Engine:
             self._publish(turn)
             self._answer(taken, turn, refusals)
 
-    async def _reload(self) -> bool:
-        """Read the state again that could not be read after a failed append; False if it still
-        cannot."""
+    async def _caught_up(self) -> bool:
+        """Repair what a failed append left: read the state again if it could not be read, and
+        publish facts that are stored although the append failed. False if that is not possible yet.
+        """
+        if not self.kernel.outdated and self._position >= self.kernel.durable:
+            return True
         try:
-            await asyncio.to_thread(self.kernel.load)
+            if self.kernel.outdated:
+                await asyncio.to_thread(self.kernel.load)
+            while self._position < self.kernel.durable:
+                stop = min(self.kernel.durable, self._position + MAX_TURN)
+                self._publish(Turn(events=await self._stored(self._position, stop)))
         except Unavailable as error:
             if self._stopping:
                 self._refuse(self.inbox.take(MAX_TURN), error)

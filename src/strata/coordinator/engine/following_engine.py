@@ -39,7 +39,7 @@ class FollowingEngine(Engine):
         if not leader:
             return NotLeading("no coordinator leads at the moment", hint="try again in a second")
         return NotLeading(
-            f"this coordinator is a standby and only answers questions; {leader} leads",
+            f"this coordinator is a standby, which only answers reading requests; {leader} leads",
             hint="send the request to the coordinator that leads",
         )
 

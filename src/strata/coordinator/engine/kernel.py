@@ -54,7 +54,7 @@ from strata.core.workers.worker_lifecycle import (
     ReportState,
     WorkerRegistered,
 )
-from strata.errors import Conflict, Fenced, NotLeading, StrataError
+from strata.errors import Conflict, Fenced, NotLeading, StrataError, Unavailable
 from strata.store.event_store import Batch, EventStore, Snapshot
 from strata.store.snapshots import newest_state, require_known
 
@@ -173,8 +173,8 @@ class Kernel:
                 batches=batches,
             )
         except StrataError as error:
-            if len(batches) == 1:
-                return [error]
+            if len(batches) == 1 or isinstance(error, Unavailable):
+                return [error] * len(batches)
             return [refusal for batch in batches for refusal in self.ingest([batch])]
         return [None] * len(batches)
 
@@ -263,10 +263,10 @@ class Kernel:
             self.store.append(
                 events, incarnation=self.state.coordinator_incarnation, expected=expected
             )
-        except NotLeading:
-            raise
         except BaseException as error:
             self.outdated = True
+            if isinstance(error, NotLeading):
+                raise
             self.load()
             if isinstance(error, Conflict) or list(self.store.read(expected)) != events:
                 raise

@@ -38,6 +38,10 @@ class Served(Struct, frozen=True):
     url: str
 
 
+class PortInUse(Unavailable):
+    """Another process listens on a port."""
+
+
 @asynccontextmanager
 async def serve(
     app: Guard, host: str, port: int, *, tls_cert: str = "", tls_key: str = ""
@@ -85,7 +89,7 @@ def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
     """The error for a port that cannot be used; `name` is `http` or `grpc`, as in the settings."""
     if error.errno == EADDRINUSE:
         holder = port_holder(port)
-        return Unavailable(
+        return PortInUse(
             f"port {port} on {host} is in use{f' by {holder}' if holder else ''}",
             hint=f"stop the process that uses it, or choose another port with --{name}-port",
         )

@@ -99,12 +99,14 @@ def include(d: Decision, c: IncludeGpu) -> None:
     require_text(gpu=c.gpu, reason=c.reason)
     host = d.state.hosts.get(c.host)
     excluded = [each.gpu for each in host.excluded_gpus.values()] if host is not None else []
-    gpu = _of_name(excluded, c.gpu)
-    if gpu is None:
-        named_gpu(d.state, c.host, c.gpu)  # raises if there is no such GPU
-        return
-    included = GpuIncluded(host=c.host, gpu=gpu.index, uuid=gpu.uuid, reason=c.reason)
-    place_waiting(d, d.record(included, c.cause))
+    named = named_gpu(d.state, c.host, c.gpu)
+    recorded = [
+        d.record(GpuIncluded(host=c.host, gpu=gpu.index, uuid=gpu.uuid, reason=c.reason), c.cause)
+        for gpu in excluded
+        if gpu.is_same(named)
+    ]
+    if recorded:
+        place_waiting(d, recorded[-1])
 
 
 def exclude_gpu(

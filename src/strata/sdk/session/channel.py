@@ -153,15 +153,15 @@ class CoordinatorConnection:
         options = options_for(len(self._addresses))
         self._channels = [_open_channel(each, ca_file, options) for each in self._addresses]
         self._used = self._failed = 0
+        self._moving = threading.Lock()
 
     @property
     def address(self) -> Address:
         """The address in use."""
         return self._addresses[self._used]
 
-    @property
-    def _channel(self) -> grpc.Channel:
-        return self._channels[self._used]
+    def _channel_to(self, address: Address) -> grpc.Channel:
+        return self._channels[self._addresses.index(address)]
 
     @property
     def tried_all(self) -> bool:
@@ -180,9 +180,10 @@ class CoordinatorConnection:
 
     def _use_next(self, failed: Address) -> None:
         """Use the next address, unless another thread has changed it already."""
-        if self.address == failed:
-            self._used = (self._used + 1) % len(self._addresses)
-            self._failed += 1
+        with self._moving:
+            if self.address == failed:
+                self._used = (self._used + 1) % len(self._addresses)
+                self._failed += 1
 
     def call(
         self,
@@ -193,7 +194,7 @@ class CoordinatorConnection:
     ) -> Answer:
         """Make a unary call; raises the coordinator's error, or `NoAnswer`."""
         used = self.address
-        rpc = self._channel.unary_unary(
+        rpc = self._channel_to(used).unary_unary(
             SERVICE + method,
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
@@ -210,9 +211,11 @@ class CoordinatorConnection:
                 self._use_next(used)
             raise raised from None
 
-    def session(self, messages: Iterator[pb.WorkerMessage]) -> "SessionStream":
+    def session(
+        self, messages: Iterator[pb.WorkerMessage], address: Address | None = None
+    ) -> "SessionStream":
         """Open the stream of a worker; it ends with `messages`."""
-        rpc = self._channel.stream_stream(
+        rpc = self._channel_to(address or self.address).stream_stream(
             SERVICE + "Session",
             request_serializer=pb.WorkerMessage.SerializeToString,
             response_deserializer=pb.CoordinatorMessage.FromString,
@@ -242,16 +245,19 @@ class CoordinatorConnection:
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.0)
             wait_s = min(left_s, READY_S) if len(self._addresses) > 1 else left_s
+            used = self.address
+            ready = grpc.channel_ready_future(self._channel_to(used))
             try:
-                grpc.channel_ready_future(self._channel).result(timeout=wait_s)
+                ready.result(timeout=wait_s)
                 return
             except grpc.FutureTimeoutError:
                 if time.monotonic() < deadline_s:
-                    self._use_next(self.address)
+                    self._use_next(used)
                     continue
+            finally:
+                ready.cancel()
             raise Unavailable(
-                f"the coordinator at {self.address.target} cannot be reached",
-                hint=UNREACHABLE_HINT,
+                f"the coordinator at {used.target} cannot be reached", hint=UNREACHABLE_HINT
             )
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class WorkerSession:
         self._outbox = Outbox()
         self._stream: SessionStream | None = None
         self._heard_s = time.monotonic()
-        self._silent = False
+        self._silent: SessionStream | None = None
         self._closing = threading.Event()
         self.forked = False
         self._leaving = False
@@ -259,6 +259,7 @@ class WorkerSession:
         """Run the reader thread: one connection after the other."""
         delays, away_since_s = delays_s(), time.monotonic()
         while not self._closing.is_set():
+            used = self._connection.address
             error, was_attached = self._converse()
             if self._closing.is_set():
                 return
@@ -272,7 +273,7 @@ class WorkerSession:
             except StrataError as final:
                 self._end(final)
                 return
-            if self._connection.tried_all:
+            if self._connection.address == used or self._connection.tried_all:
                 self._closing.wait(next(delays))
 
     def _converse(self) -> tuple[StrataError, bool]:
@@ -281,17 +282,17 @@ class WorkerSession:
         hello = pb.Hello(**structs.asdict(self.identity), left=self.left.all())
         outbox.put(pb.WorkerMessage(hello=hello))
         used = self._connection.address
-        stream = self._connection.session(iter(outbox))
+        stream = self._connection.session(iter(outbox), used)
         with self.updated:
             self._outbox, self._stream = outbox, stream
-            self._heard_s, self._silent = time.monotonic(), False
+            self._heard_s = time.monotonic()
         error: StrataError = Unavailable("the coordinator ended the session", hint=UNREACHABLE_HINT)
         try:
             for message in stream:
                 self._heard_s = time.monotonic()
                 self._handle(message)
         except grpc.RpcError as broken:
-            if self._silent:
+            if self._silent is stream:
                 error = self._connection.unanswered(used)
             else:
                 error = self._connection.error_from(broken, used)
@@ -319,7 +320,7 @@ class WorkerSession:
             return
         limit_s = max(SILENT_INTERVALS * self.heartbeat.interval_s, SILENT_S)
         if time.monotonic() - self._heard_s > limit_s:
-            self._silent = True
+            self._silent = stream
             stream.cancel()
 
     def _carry_on(self, error: StrataError, away_s: float) -> None:

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 LOCK_SPACE = int.from_bytes(b"Stra", "big")
 SHARED = " FOR SHARE"
+LOCK_OF_TERM = (
+    "locktype = 'advisory' AND granted AND classid = %s AND objid = %s AND objsubid = 2 "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 
 
 class Leader(Struct, frozen=True):
@@ -50,8 +54,7 @@ def is_vacant(db: Connection) -> bool:
     """Whether another coordinator may take over: the leader's lease or its lock is gone."""
     leader = read_leader(db)
     held = db.execute(
-        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted "
-        "AND classid = %s AND objid = %s AND objsubid = 2",
+        f"SELECT 1 FROM pg_locks WHERE {LOCK_OF_TERM}",
         (LOCK_SPACE, _key(leader.term)),
     )
     return leader.left_s < 0 or held.fetchone() is None
@@ -96,6 +99,19 @@ def _take_over(db: Connection, seen: Leader, holder: str, lease_s: float) -> int
 def hold(db: Connection, term: int) -> None:
     """Hold the lock of a term as long as the connection lives."""
     db.execute("SELECT pg_advisory_lock(%s, %s)", (LOCK_SPACE, _key(term)))
+
+
+def hold_again(db: Connection, term: int) -> None:
+    """Hold the lock of a term on a new connection of its leader.
+
+    The server may not have noticed yet that the old connection broke: it is ended.
+    """
+    db.execute(
+        f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE {LOCK_OF_TERM} "
+        "AND pid <> pg_backend_pid()",
+        (LOCK_SPACE, _key(term)),
+    )
+    hold(db, term)
 
 
 def require_term(db: Connection, term: int) -> None:

@@ -101,7 +101,7 @@ class PostgresStore(PostgresReader, SqlStore):
             except BaseException:
                 self._known = False  # a commit whose connection broke may have taken place
                 raise
-            self._current = change.head
+            self._current, self._known = change.head, True
 
     @contextmanager
     def _fenced(self) -> Iterator[Ask]:
@@ -142,14 +142,16 @@ class PostgresStore(PostgresReader, SqlStore):
             self._db.execute("")
         except psycopg.OperationalError:
             self._db.close()
-            self._db = tables.connect(self._url, write=True, idle_s=self._idle_s)
-            leadership.hold(self._db, self.term)
+            db = tables.connect(self._url, write=True, idle_s=self._idle_s)
+            try:
+                leadership.hold_again(db, self.term)
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
         return self._db
 
     def _head(self) -> Head:
         if self._closed:
             raise Unavailable(f"the store {self.name} is closed")
-        if not self._known:
-            with self._writing:
-                self._current, self._known = super()._head(), True
-        return self._current
+        return self._current if self._known else super()._head()

@@ -72,7 +72,7 @@ _HINTS = {
     "28": "check the user and password of the store's address",
     "3D": "create the database: `createdb NAME`",
     "42501": "give the user the right to create a schema: GRANT CREATE ON DATABASE",
-    "53100": "free space on the server's disk; the store carries on after that",
+    "53100": "free space on the server's disk; writes succeed again after that",
     "53300": "raise max_connections of the server, or close other connections",
     "25006": "use the address of the primary server, not of a replica",
 }

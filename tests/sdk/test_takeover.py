@@ -41,7 +41,7 @@ class Coordinator(CoordinatorProcess):
     @property
     def mode(self):
         try:
-            return httpx.get(f"{self.url}/api/status", trust_env=False).json()["mode"]
+            return httpx.get(f"{self.url}/api/status", trust_env=False).json().get("mode", "away")
         except httpx.HTTPError:
             return "away"
 

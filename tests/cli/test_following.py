@@ -45,7 +45,7 @@ def test_lines_are_shown_oldest_first(cluster, worker):
     ended = cluster.run("logs", "--worker", "w0")
     assert shown(ended) == ["one", "two", "three"]
     assert LINE.fullmatch(ended.stdout.splitlines()[2])[2] == "ERROR"
-    assert shown(cluster.run("logs", "--limit", "2")) == ["two", "three"]
+    assert shown(cluster.run("logs", "--worker", "w0", "--limit", "2")) == ["two", "three"]
 
 
 def test_lines_are_chosen_by_level_source_task_and_search(cluster, worker):

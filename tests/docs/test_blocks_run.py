@@ -1,6 +1,7 @@
 """Guards the code blocks of the documentation: the Python ones run as they stand, and the commands
 run in a folder with a coordinator, an agent and a recorded run in which a worker was lost."""
 
+import json
 import os
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def world(tmp_path):
         submitted = run("submit", "train.py", "--workers", "4")
         assert submitted.returncode == 0, submitted.stdout + submitted.stderr
         kill_after_a_checkpoint(f"http://127.0.0.1:{http}", tmp_path)
-        until(lambda: "completed" in run("tasks", "--json").stdout, 240)
+        until(lambda: json.loads(run("tasks", "--json").stdout)["status"] == "completed", 240)
         yield run, tmp_path
     finally:
         for each in reversed(started):

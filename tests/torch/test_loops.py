@@ -156,14 +156,15 @@ def plain(prepared):
     return train
 
 
-def assert_same(found, expected):
-    """Assert the same training; of the steps before a recovery only some may
-    have been seen here.
+def assert_same(found, expected, seen_some=True):
+    """Assert the same training; of the evaluations before a recovery only some may have been seen
+    here, and none if all were before it (`seen_some`).
     """
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=0, atol=1e-6)
     assert found["steps"] == expected["steps"]
     seen, whole = found["evaluated"], expected["evaluated"]
-    assert bool(seen) == bool(whole)
+    assert len(seen) <= len(whole)
+    assert bool(seen) == bool(whole) or not seen_some
     np.testing.assert_allclose(seen, whole[len(whole) - len(seen) :], rtol=1e-6, atol=0)
 
 
@@ -257,7 +258,8 @@ def test_a_preempted_worker_saves_and_is_replaced(tmp_path, plain, framework, wo
         saved = [e.body.step for e in log.read() if isinstance(e.body, CheckpointCommitted)]
     assert saved
     assert saved[0] > 12
-    assert_same(fitted(done.stdout), expected)
+    # The signal is noticed after a step: on a busy machine, that may be the last one.
+    assert_same(fitted(done.stdout), expected, seen_some=saved[0] < expected["steps"])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

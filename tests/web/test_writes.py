@@ -52,12 +52,16 @@ def ended_task(cluster, **given):
     return task
 
 
+FOLDERS = {"POST /api/workdirs", "POST /api/workdirs/{digest}/pieces"}
+"""A page cannot read folders: only commands send them."""
+
+
 def test_every_changing_route_has_a_case():
     paths = json.loads(document(__version__))["paths"]
     routes = {
         f"{m.upper()} {path}" for path, methods in paths.items() for m in methods.keys() & CHANGING
     }
-    assert routes == set(CASES)
+    assert routes - FOLDERS == set(CASES)
 
 
 @case("POST /api/datasets")

@@ -10,7 +10,7 @@ import trustme
 from strata.agent.coordinator_link import channel_to
 from strata.config import Settings
 from strata.coordinator.server import tls_context
-from strata.sdk.session.channel import CoordinatorConnection, parse_address
+from strata.sdk.session.channel import CoordinatorConnection, options_for, parse_address
 from strata.wire.certificates import date_problem, dates_in
 from tests.cli.conftest import strata
 from tests.coordinator.conftest import coordinator
@@ -58,7 +58,7 @@ def test_invalid_certificate_file_gives_no_warning(tmp_path):
 
 
 async def open_channel(settings):
-    await channel_to(parse_address("127.0.0.1:1"), settings).close()
+    await channel_to(parse_address("127.0.0.1:1"), settings, options_for(1)).close()
 
 
 @pytest.mark.parametrize("case", SAYS)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.kernel import Kernel
 from strata.coordinator.sessions.task_environments import Environments, Provided
 from strata.coordinator.sessions.worker_sessions import WorkerSession
@@ -40,8 +41,9 @@ SHORT_TASKS = {
 Patch = pytest.MonkeyPatch
 
 
-def refuse_turns_with_the_snapshot(patch: Patch) -> None:
-    """A snapshot that the disk refuses makes a turn fail whose facts are stored."""
+def leave_stored_facts_unpublished(patch: Patch) -> None:
+    """A snapshot that the disk refuses makes a turn fail whose facts are stored, and no later turn
+    publishes them."""
 
     def snapshot(kernel: Kernel) -> None:
         encoded = snapshot_versions.encode(kernel.state)
@@ -51,7 +53,11 @@ def refuse_turns_with_the_snapshot(patch: Patch) -> None:
         )
         kernel._snapshot_at = kernel.durable
 
+    async def nothing_to_repair(engine: Engine) -> bool:
+        return True
+
     patch.setattr(Kernel, "_snapshot", snapshot)
+    patch.setattr(Engine, "_caught_up", nothing_to_repair)
 
 
 def welcome_without_a_turn(patch: Patch) -> None:
@@ -128,8 +134,8 @@ def declare_hangs_at_once(patch: Patch) -> None:
 
 
 DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
-    "a refused snapshot fails its turn": (
-        refuse_turns_with_the_snapshot,
+    "the facts of a failed turn stay unpublished": (
+        leave_stored_facts_unpublished,
         {"faults": ("snapshots",)},
         "never published",
     ),

@@ -87,6 +87,9 @@ def watching(coordinator, size, script):
         async with app.run_test(size=size) as pilot:
             await script(app, pilot)
 
+            await app._shutdown()
+            app.show()  # for a message that arrived while the view closed
+
     asyncio.run(run())
 
 

@@ -177,7 +177,9 @@ class TopApp(App[StrataError]):
         self.show()
 
     def show(self) -> None:
-        """Draw everything again."""
+        """Draw everything again, unless the view is being closed."""
+        if not self.is_running:
+            return
         if isinstance(self.screen, DetailScreen):
             self.screen.show()
             return

@@ -29,7 +29,7 @@ class Training:
     def __init__(self, **step_s):
         self.world = World()
         self.task = self.world.submit(len(step_s), policy="replace")
-        self.step_s, self.first_s = step_s, {}
+        self.step_s, self.first_s, self.last_steps = step_s, {}, {}
         self.now_s, self.began_s = 0, {}
         self.watch = Watch(TIMES)
         self.lost = {}
@@ -59,7 +59,7 @@ class Training:
                 if worker in self.lost:
                     continue
                 trained_s = self.now_s - self.began_s[worker] - self.first_s.get(worker, 0)
-                step = max(int(trained_s / self.step_s[worker]), 0)
+                step = max(int(trained_s / self.step_s[worker]), self.last_steps.get(worker, 0))
                 beat = Beat(generation=1, step=step, training=True)
                 self.watch.beat(worker, self.world.peers[worker].incarnation, beat, self.now_ns)
             for command in self.watch.overdue(self.world.state, self.now_ns):
@@ -135,6 +135,18 @@ def test_first_steps_of_a_new_task_may_compile(second):
     assert training.lost == {}
     training.run_until(910)
     assert "no step time is known yet" in training.lost["a"][1].reason
+
+
+def test_task_that_hangs_after_its_second_heartbeat_is_measured_by_the_steps_it_reported():
+    """All 20 steps came between two heartbeats, so a task is known by its steps, not reports."""
+    training = Training(a=0.05, b=0.05)
+    training.run_until(2)
+    training.step_s = {"a": HANGS, "b": HANGS}
+    training.last_steps = {"a": 20, "b": 20}
+    training.run_until(20)
+    lost_s, loss = training.lost["a"]
+    assert (loss.signal, lost_s) == ("hang", pytest.approx(2 + TIMES.hang_floor_s, abs=1))
+    assert loss.evidence["step_mean_s"] == pytest.approx(0.05, rel=0.1)
 
 
 def test_steps_of_an_ended_task_are_forgotten():

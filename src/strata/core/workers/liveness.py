@@ -240,10 +240,7 @@ class Watch:
     def _moved_on(self, worker: str, heard: LastHeard, beat: Beat, now_ns: int) -> None:
         """Update the mean step time, from steps within one generation."""
         if beat.generation == heard.generation and beat.step > heard.step >= 0:
-            took = (now_ns - heard.step_ns) / (beat.step - heard.step)
-            heard.steps_seen += 1
-            heard.step_mean_ns += (took - heard.step_mean_ns) / min(heard.steps_seen, 20)
-            self.steps.note(worker, heard, now_ns - heard.step_ns)
+            self.steps.note(worker, heard, beat.step - heard.step, now_ns - heard.step_ns)
         heard.attempt, heard.generation, heard.step = beat.attempt, beat.generation, beat.step
         heard.step_ns = now_ns
 

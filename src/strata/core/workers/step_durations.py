@@ -1,6 +1,6 @@
 """How long the steps of each task take, and how long one may take before its worker hangs.
 
-A worker is measured against the mean of its own steps once it has reported `LEARNED` of them. Until
+A worker is measured against the mean of its own steps once it has trained `LEARNED` of them. Until
 then, as a replacement or in a new task, it is measured against its task: the slowest mean of the
 workers, whether they are still alive or not. Its first steps may compile or read data that is not
 cached, so they may also take `FIRST_STEPS_FACTOR` times the longest first steps of the task so far.
@@ -16,7 +16,10 @@ from strata.core.rule_settings import Timeouts
 from strata.core.workers.heartbeats import SECOND_NS, LastHeard
 
 LEARNED = 3
-"""Reported steps after which the mean of a worker is used; the ones before are its first steps."""
+"""Steps after which the mean of a worker is used; the ones before are its first steps."""
+
+RECENT = 20
+"""The mean of a worker follows about this many of its newest steps."""
 
 FIRST_STEPS_FACTOR = 3.0
 
@@ -71,11 +74,14 @@ class StepDurations:
         """The number of tasks of which step times are known."""
         return len(self._tasks)
 
-    def note(self, worker: str, heard: LastHeard, took_ns: int) -> None:
-        """Note that a worker reported steps `took_ns` after its report before."""
+    def note(self, worker: str, heard: LastHeard, steps: int, took_ns: int) -> None:
+        """Note that a worker reported new steps `took_ns` after its report before."""
         task = self._tasks.setdefault(heard.task, TaskSteps())
-        if heard.steps_seen <= LEARNED:
+        if heard.steps_seen < LEARNED:
             task.longest_first_ns = max(task.longest_first_ns, took_ns)
+        heard.steps_seen += steps
+        share = min(steps / min(heard.steps_seen, RECENT), 1.0)
+        heard.step_mean_ns += (took_ns / steps - heard.step_mean_ns) * share
         if heard.steps_seen >= LEARNED:
             task.note(worker, heard.step_mean_ns)
 

@@ -27,6 +27,7 @@ SLOW_FOLDERS = {
     "checkpoint",
     "cli",
     "examples",
+    "faults",
     "install",
     "interop",
     "launch",

@@ -10,6 +10,7 @@ import hmac
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -19,6 +20,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -50,6 +52,7 @@ from strata.coordinator.sessions.unary_calls import SERVICE, UnaryCalls, status_
 from strata.coordinator.sessions.workdir_calls import WorkdirCalls
 from strata.coordinator.sessions.worker_sessions import WorkerSessions
 from strata.coordinator.workdir_store import Workdirs, swept
+from strata.coordinator.wrong_tokens import MIN_TOKEN_CHARS, WrongTokens
 from strata.core.rule_settings import Rules, Timeouts
 from strata.errors import SettingError, Unauthenticated
 from strata.wire.certificates import date_problem
@@ -61,6 +64,7 @@ from strata.wire.grpc.reflection_service import serve_reflection
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
+Authorize: TypeAlias = Callable[[Mapping[str, str | bytes], Caller], None]
 LOOK_S = 0.2
 
 
@@ -84,10 +88,19 @@ class Running:
 
 
 def with_token(settings: Settings) -> Settings:
-    """The settings, with a generated token if none is set and the address is not loopback."""
+    """The settings, with a generated token if none is set and the address is not loopback.
+
+    Raises if the token is so short that other machines could guess it.
+    """
     reachable = not (is_loopback(settings.grpc_host) and is_loopback(settings.http_host))
     if reachable and not settings.token:
         return msgspec.structs.replace(settings, token=secrets.token_urlsafe(24))
+    if reachable and len(settings.token) < MIN_TOKEN_CHARS:
+        raise SettingError(
+            f"the token has {len(settings.token)} characters, which other machines could guess",
+            hint=f"set one of at least {MIN_TOKEN_CHARS} random characters, or none: "
+            "then `strata up` makes one and prints it",
+        )
     return settings
 
 
@@ -123,7 +136,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         calls = UnaryCalls(
             engine, heartbeats, barriers, metrics, settings.heartbeat_interval_s, places
         )
-        serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room)
+        wrong_tokens = WrongTokens(time.monotonic)
+        serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room, wrong_tokens)
         async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
             api = Api(
                 engine=engine,
@@ -143,7 +157,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             )
             joining = compacting(engine.kernel.store)
             past = PastReader(engine, settings)
-            serving_http = http_serving(api, settings, room.http, past)
+            serving_http = http_serving(api, settings, room.http, past, wrong_tokens)
             keeping = archiving(engine, settings)
             async with keeping, joining, alerts.working(past.ask), serving_http as http_url:
                 log_facts(started.events)
@@ -212,6 +226,7 @@ async def grpc_serving(
     settings: Settings,
     tls: ssl.SSLContext | None,
     room: Capacity,
+    wrong_tokens: WrongTokens,
 ) -> AsyncIterator[int]:
     """Serve gRPC with health checking and reflection; yields the port."""
     server = GrpcServer(
@@ -219,7 +234,9 @@ async def grpc_serving(
         keepalive_interval_s=settings.heartbeat_interval_s,
         keepalive_timeout_s=settings.heartbeat_timeout_s,
         status_of=status_of,
-        authorize=authorizer(settings.token) if settings.token else require_own_user,
+        authorize=counting(
+            authorizer(settings.token) if settings.token else require_own_user, wrong_tokens
+        ),
     )
     health = HealthService()
     calls.serve(server, sessions, agents)
@@ -246,9 +263,10 @@ async def http_serving(
     settings: Settings,
     limits: HttpLimits | None = None,
     past: PastReader | None = None,
+    wrong_tokens: WrongTokens | None = None,
 ) -> AsyncIterator[str]:
     """Serve the REST API and the dashboard; yields their URL."""
-    app = create_app(api, settings, limits, past)
+    app = create_app(api, settings, limits, past, wrong_tokens)
     async with serve(
         app,
         settings.http_host,
@@ -305,7 +323,21 @@ def require_own_user(metadata: Mapping[str, str | bytes], caller: Caller) -> Non
         raise other_user()
 
 
-def authorizer(token: str) -> Callable[[Mapping[str, str | bytes], Caller], None]:
+def counting(authorize: Authorize, wrong_tokens: WrongTokens) -> Authorize:
+    """The same check, which counts the wrong tokens of each network."""
+
+    def check(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
+        try:
+            authorize(metadata, caller)
+        except Unauthenticated as error:
+            if not metadata.get("authorization"):
+                raise
+            raise wrong_tokens.answer(caller.network, error) from error
+
+    return check
+
+
+def authorizer(token: str) -> Authorize:
     """Check of a call's bearer token."""
     expected = f"Bearer {token}".encode()
 

@@ -58,7 +58,7 @@ def test_facts_are_streamed_as_they_are_recorded(coordinator, client):
     with stream(client) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         reader = Reader(answer)
-        wait_for(lambda: coordinator.guard.open_streams == 1)
+        wait_for(lambda: coordinator.guard.admission.open_streams == 1)
         coordinator.submit(register(1))
         [event] = reader.take(1)
         coordinator.submit(register(2))
@@ -142,7 +142,7 @@ def test_number_of_streams_is_bounded(tmp_path):
             assert answer.status_code == 429
             assert answer.json()["error"]["code"] == "overloaded"
             assert int(answer.headers["Retry-After"]) >= 1
-        wait_for(lambda: coordinator.guard.open_streams == 0, "the end of the streams")
+        wait_for(lambda: coordinator.guard.admission.open_streams == 0, "the end of the streams")
         with stream(client) as answer:
             assert answer.status_code == 200
 
@@ -190,7 +190,7 @@ def record(coordinator, first, count):
 def test_slow_readers_do_not_affect_others(tmp_path):
     with Coordinator(tmp_path) as coordinator, coordinator.client() as client:
         slow = [raw_stream(coordinator) for _ in range(SLOW_READERS)]
-        wait_for(lambda: coordinator.guard.open_streams == SLOW_READERS)
+        wait_for(lambda: coordinator.guard.admission.open_streams == SLOW_READERS)
         with stream(client, params={"position": 0}) as answer:
             quick = Reader(answer).events()
             seen = 0
@@ -224,8 +224,9 @@ def test_reader_that_does_not_read_is_closed(tmp_path):
     limits = HttpLimits(stall_timeout_s=0.2, writes_burst=10**6)
     with Coordinator(tmp_path, limits=limits) as coordinator:
         dead = raw_stream(coordinator)
-        wait_for(lambda: coordinator.guard.open_streams == 1)
+        wait_for(lambda: coordinator.guard.admission.open_streams == 1)
         for first in range(0, FACTS, 500):
             record(coordinator, first, 500)
-        wait_for(lambda: coordinator.guard.open_streams == 0, "the end of the dead stream")
+        streams = coordinator.guard.admission
+        wait_for(lambda: streams.open_streams == 0, "the end of the dead stream")
         dead.close()

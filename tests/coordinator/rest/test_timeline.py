@@ -9,6 +9,7 @@ import pytest
 
 from strata.config import Settings
 from strata.coordinator.logs.log_entries import LogLine
+from strata.coordinator.rest import read_queue
 from strata.coordinator.rest.views import past_state
 from strata.errors import Overloaded
 from strata.timeline.queries import TimelineQueries
@@ -224,7 +225,7 @@ def test_query_of_a_disconnected_client_is_not_started(coordinator, monkeypatch)
     monkeypatch.setattr(TimelineQueries, "facts_before", noted)
     with ThreadPoolExecutor() as threads, coordinator.client() as client:
         holding = [
-            threads.submit(client.get, "/api/timeline/span") for _ in range(past_state.THREADS)
+            threads.submit(client.get, "/api/timeline/span") for _ in range(read_queue.THREADS)
         ]
         for _ in holding:
             assert taken.acquire(timeout=30)
@@ -235,5 +236,5 @@ def test_query_of_a_disconnected_client_is_not_started(coordinator, monkeypatch)
             waiting.result(0.2)
         freed.set()
         assert waiting.result(30).status_code == 200
-        assert [held.result(30).status_code for held in holding] == [200] * past_state.THREADS
+        assert [held.result(30).status_code for held in holding] == [200] * read_queue.THREADS
     assert [at_ns // 10**9 for at_ns in begun] == [2]

@@ -34,6 +34,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
@@ -95,6 +96,7 @@ class Engine:
         self._refused = 0
         self._refused_s = 0.0
         self._published = asyncio.Event()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="strata-disk")
         self._position = kernel.durable
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +138,7 @@ class Engine:
         self.inbox.news.set()
         if self._task is not None:
             await self._task
+        self._disk.shutdown()
 
     def ask(self, command: Command, reply: Reply, early: bool = False) -> None:
         """Submit a command; calls `reply` when its facts are on disk or it is refused.
@@ -344,7 +347,8 @@ class Engine:
             self.kernel.commit(turn)
             return self.kernel.ingest(batches)
 
-        return await asyncio.to_thread(work)
+        # A thread of its own: reads of clients may fill all threads of the event loop.
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     def _refuse(self, taken: list[Request], error: StrataError) -> None:
         """Refuse all requests of a turn that could not be stored.

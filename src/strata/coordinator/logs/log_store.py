@@ -35,6 +35,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -105,6 +106,7 @@ class LogStore:
         self._segment_bytes = min(SEGMENT_BYTES, self.max_bytes // 8)
         self._clock = clock
         self._files = threading.Lock()
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="strata-log-reader")
         self._counting = threading.RLock()
         self._incoming: SimpleQueue[tuple[int, tuple[LogLine, ...]]] = SimpleQueue()
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -277,10 +279,11 @@ class LogStore:
         """New matching lines, after up to `backlog` stored ones."""
         query = query or LogQuery()
         follower = Follower(Matcher(query), max(buffer, 1))
-        seen = await asyncio.to_thread(self._begin, follower)
+        in_thread = asyncio.get_running_loop().run_in_executor
+        seen = await in_thread(self._reading, self._begin, follower)
         try:
             if backlog > 0:
-                page = await asyncio.to_thread(self.recent, query, backlog)
+                page = await in_thread(self._reading, self.recent, query, backlog)
                 for entry in reversed(page.entries):
                     yield entry
                     seen = max(seen, entry.seq)

@@ -5,7 +5,7 @@ The OpenAPI document is generated from the endpoints.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -47,6 +47,7 @@ from strata.coordinator.rest.routes import (
 from strata.coordinator.rest.security import Access, Guard
 from strata.coordinator.rest.views import live_patches, metrics_history
 from strata.coordinator.rest.views.past_state import PastReader, past_for
+from strata.coordinator.wrong_tokens import WrongTokens
 
 STRICT = (CreateTaskRequest, RegisterDatasetRequest)
 """Bodies that refuse unknown fields; the framework does not document that by itself."""
@@ -183,6 +184,7 @@ def create_app(
     settings: Settings,
     limits: HttpLimits | None = None,
     past: PastReader | None = None,
+    wrong_tokens: WrongTokens | None = None,
 ) -> Guard:
     """The application with access control; raises if it would be reachable without a token."""
     limits = limits or HttpLimits()
@@ -200,7 +202,7 @@ def create_app(
         ],
         dependencies=provided(api, closing, limits, recent, live_patches.Live(api), past, settings),
         lifespan=[recent.sampling],
-        on_shutdown=[past.close],
+        on_shutdown=[past.close, api.log_reads.close],
         exception_handlers=HANDLERS,
         request_class=StrictRequest,
         request_max_body_size=limits.body_bytes,
@@ -215,7 +217,8 @@ def create_app(
         open_paths=frozenset({"/api/health", docs_files.PREFIX, *files, *documents}),
         streams=event_routes.PATHS,
     )
-    return Guard(app, access, limits, closing, lambda: api.metrics.count_request("http"))
+    counted = partial(api.metrics.count_request, "http")
+    return Guard(app, access, limits, closing, counted, wrong_tokens)
 
 
 def routes() -> list[Router]:

@@ -19,10 +19,12 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from strata.coordinator.rest.http_connections import HttpConnections
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.response_models import ErrorDetail, ErrorResponse
 from strata.coordinator.rest.security import Guard
 from strata.errors import InvalidArgument, SettingError, StrataError, Unavailable
+from strata.wire.grpc.connection_budget import network_of
 from strata.wire.port_holders import port_holder
 
 STOP_TIMEOUT_S = 5
@@ -101,8 +103,10 @@ def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
 
 
 def _config(app: Guard, tls_cert: str, tls_key: str) -> uvicorn.Config:
+    connections = HttpConnections(app.limits.connections)
+
     def protocol(**kwargs: Any) -> BoundedProtocol:
-        return BoundedProtocol(app.limits, **kwargs)
+        return BoundedProtocol(app.limits, connections, **kwargs)
 
     config = uvicorn.Config(
         app,
@@ -152,27 +156,39 @@ class Server(uvicorn.Server):
 
 LINGER_S = 1.0
 
-_REFUSAL = msgspec.json.encode(
-    ErrorResponse(
-        ErrorDetail(
-            code=InvalidArgument.code,
-            message="the request is not valid HTTP, or its head is too long",
-            hint="shorten the URL and the headers",
-        )
+
+def refusal(status: bytes, error: StrataError) -> bytes:
+    """A whole response, for a connection whose request is not read."""
+    body = msgspec.json.encode(ErrorResponse(ErrorDetail(error.code, error.message, error.hint)))
+    return (
+        b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%s" % (status, len(body), body)
     )
+
+
+NOT_HTTP = refusal(
+    b"400 Bad Request",
+    InvalidArgument(
+        "the request is not valid HTTP, or its head is too long",
+        hint="shorten the URL and the headers",
+    ),
 )
-NOT_HTTP = (
-    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
+ALL_IN_USE = refusal(
+    b"503 Service Unavailable\r\nretry-after: 1",
+    Unavailable("all HTTP connections are in use", hint="try again in a moment"),
 )
 
 
 class BoundedProtocol(H11Protocol):
     """A connection with timeouts for incomplete requests and slow readers."""
 
-    def __init__(self, limits: HttpLimits, **kwargs: Any) -> None:
+    def __init__(self, limits: HttpLimits, connections: HttpConnections, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.app_state = {**self.app_state, "allow": self._allow}
+        self.network = ""
         self._limits = limits
+        self._open = connections
+        self._allowed = False
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._refused = False
@@ -184,10 +200,25 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.connections:
-            transport.abort()
-        else:
+        self.network = network_of(self.client[0]) if self.client else ""
+        if self._open.admit(self):
             self._await_head()
+        else:
+            self._refused = True
+            transport.write(ALL_IN_USE)
+            transport.close()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request that was allowed is not answered yet."""
+        return self._allowed and not self._idle
+
+    def evict(self) -> None:
+        """Close at once, for another connection."""
+        self.transport.abort()
+
+    def _allow(self) -> None:
+        self._allowed = True
 
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request; the rest of its head must arrive in time."""
@@ -224,6 +255,7 @@ class BoundedProtocol(H11Protocol):
         """Cancel the timeouts of a closed connection."""
         self._cancel(self._head)
         self._cancel(self._stall)
+        self._open.dismiss(self)
         super().connection_lost(exc)
 
     def _await_head(self) -> None:

@@ -17,6 +17,7 @@ from strata.coordinator.checkpoint_files import CheckpointPlaces
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.logs.log_entries import LogEntry, Skipped
 from strata.coordinator.logs.log_query import LogPage, LogQuery
+from strata.coordinator.rest.read_queue import ReadQueue
 from strata.coordinator.rest.response_models import MetricsSnapshot, Mode
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.preview_store import Previews
@@ -81,6 +82,7 @@ class Api:
     workdirs: Workdirs | None = None
     agent_connected: Callable[[str], bool] = lambda agent: False
     alerts: Delivery | None = None
+    log_reads: ReadQueue = field(default_factory=lambda: ReadQueue("log"))
 
 
 TheApi = NamedDependency[SkipValidation[Api]]

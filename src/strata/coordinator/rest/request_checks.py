@@ -108,7 +108,8 @@ def known_parameters(app: Litestar) -> dict[tuple[str, str], list[str]]:
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """Limits of the HTTP server; requests above them are refused."""
+    """Limits of the HTTP server; requests above them are refused. Those of one client (`_each`)
+    are for its network: its address, or the /64 of an IPv6 address."""
 
     body_bytes: int = 1024 * 1024
     body_timeout_s: float = 30.0
@@ -116,7 +117,9 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     stall_timeout_s: float = 60.0
     heartbeat_s: float = 15.0
     connections: int = 2048
-    streams: int = 64
+    requests_each: int = 256
+    streams: int = 128
+    streams_each: int = 64
     writes_per_s: float = 50.0
     writes_burst: int = 200
     clients: int = 1024

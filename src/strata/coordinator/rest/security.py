@@ -11,7 +11,8 @@ Submitting a task runs code, and any web page in a browser can reach a port on t
 - A request that changes something, and a stream, must come from the dashboard or from a program
   that is not a browser: the Origin must be the requested host or the configured one
   (`page_origin`); only the configured origin gets CORS headers.
-- The rate of changes per client is limited; bodies must arrive in time.
+- The rate of changes, the running requests, the streams and the wrong tokens of a client are
+  limited; bodies must arrive in time.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ from litestar.types import (
 from litestar.utils.path import normalize_path
 from msgspec import Struct
 
+from strata.coordinator.rest.admission import Admission
 from strata.coordinator.rest.error_responses import send_refusal
 from strata.coordinator.rest.page_files import (
     Headers,
@@ -44,16 +46,18 @@ from strata.coordinator.rest.page_files import (
     check_page_origin,
     cors_headers,
 )
-from strata.coordinator.rest.request_checks import HttpLimits, RateLimit
+from strata.coordinator.rest.read_queue import CLIENT
+from strata.coordinator.rest.request_checks import HttpLimits
+from strata.coordinator.wrong_tokens import WrongTokens
 from strata.errors import (
     DeadlineExceeded,
     InvalidArgument,
-    Overloaded,
     PermissionDenied,
     SettingError,
     StrataError,
     Unauthenticated,
 )
+from strata.wire.grpc.connection_budget import network_of
 from strata.wire.peer_user import Address, is_own_user
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -99,6 +103,17 @@ class Head(Struct, frozen=True):
     def changes(self) -> bool:
         """Whether the request may change something."""
         return self.method not in SAFE_METHODS
+
+    @property
+    def network(self) -> str:
+        """The client's network, for which limits are; empty if the client has disconnected."""
+        return network_of(self.client)
+
+    @property
+    def carries_token(self) -> bool:
+        """Whether the client sent what may be a token, right or wrong."""
+        cookie = "strata_" in self.headers.get("cookie", "")
+        return "authorization" in self.headers or cookie or "token=" in self.query
 
     @property
     def host(self) -> str:
@@ -268,15 +283,16 @@ class Guard:
         limits: HttpLimits,
         closing: asyncio.Event,
         count_request: Callable[[], None],
+        wrong_tokens: WrongTokens | None = None,
     ) -> None:
         self.app = app
         self.access = access
         self.limits = limits
         self.closing = closing
         self._count_request = count_request
-        self._rate_limit = RateLimit(limits, time.monotonic)
+        self._wrong_tokens = wrong_tokens or WrongTokens(time.monotonic)
+        self.admission = Admission(limits)
         self._headers = security_headers(access.page_api_url)
-        self.open_streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -295,33 +311,28 @@ class Guard:
                 return
             self.access.check(head)
             login = self.access.check_login(head)
-            self._admit(head)
+            await self._answer(head, scope, receive, send, login)
+        except Unauthenticated as error:
+            answer = self._wrong_tokens.answer(head.network, error) if head.carries_token else error
+            await send_refusal(send, answer)
         except StrataError as error:
             await send_refusal(send, error)
-            return
-        if login:
-            await self._log_in(scope, send)
-        elif head.path in self.access.streams:
-            await self._stream(scope, receive, send)
-        else:
-            await self.app(scope, in_time(receive, self.limits.body_timeout_s), send)
 
-    def _admit(self, head: Head) -> None:
-        if head.changes:
-            self._rate_limit.take(head.client)
-        if head.path in self.access.streams and self.open_streams >= self.limits.streams:
-            raise Overloaded(
-                f"{self.open_streams} streams are open",
-                hint="close a stream, or poll /api/events instead",
-                retry_after_s=5.0,
-            )
-
-    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.open_streams += 1
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.open_streams -= 1
+    async def _answer(
+        self, head: Head, scope: HTTPScope, receive: Receive, send: Send, login: bool
+    ) -> None:
+        """Answer a request that passed the checks, if the client has not too many others."""
+        CLIENT.set(head.network)
+        streams = head.path in self.access.streams
+        with self.admission.admitted(head.network, changes=head.changes, streams=streams):
+            if head.path not in self.access.open_paths:
+                mark_in_use(scope)
+            if login:
+                await self._log_in(scope, send)
+            elif streams:
+                await self.app(scope, receive, send)
+            else:
+                await self.app(scope, in_time(receive, self.limits.body_timeout_s), send)
 
     async def _log_in(self, scope: HTTPScope, send: Send) -> None:
         cookie = (
@@ -329,6 +340,12 @@ class Guard:
             f"Max-Age={COOKIE_AGE_S}{'; Secure' if scope['scheme'] == 'https' else ''}"
         )
         await send_nothing(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+
+
+def mark_in_use(scope: HTTPScope) -> None:
+    """Tell the connection, if the server gave one, that it serves a client that is allowed to."""
+    if (allow := scope.get("state", {}).get("allow")) is not None:
+        allow()
 
 
 async def send_nothing(send: Send, status: int, headers: Headers) -> None:

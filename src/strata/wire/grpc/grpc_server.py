@@ -102,7 +102,9 @@ ACCEPT_BACKLOG = 4_096
 
 
 class Caller(Protocol):
-    """Who makes a call."""
+    """Who makes a call; `network` is that of its address."""
+
+    network: str
 
     @property
     def of_own_user(self) -> bool:

@@ -1,6 +1,5 @@
 """Endpoints of log lines."""
 
-import asyncio
 from typing import Annotated
 
 import msgspec
@@ -107,7 +106,7 @@ async def answer(api: Api, query: LogQuery, limit: int, cursor: str) -> Response
 async def recent(api: Api, query: LogQuery, limit: int, cursor: str = "") -> LogPage:
     """The newest matching lines, read in a thread because that may read files."""
     try:
-        return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+        return await api.log_reads.work(lambda: api.logs.recent(query, limit, cursor))
     except OSError as error:
         raise Unavailable(
             f"log lines cannot be read: {error}", hint="repair the coordinator's log folder"

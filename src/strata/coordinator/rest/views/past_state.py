@@ -7,7 +7,6 @@ with its own connections, so that queries never wait for the writer.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -20,6 +19,7 @@ from strata.config import Settings
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.logs.log_query import LogQuery
 from strata.coordinator.rest.ports import Api
+from strata.coordinator.rest.read_queue import ReadQueue
 from strata.coordinator.rest.response_models import StatusResponse
 from strata.coordinator.rest.routes.cluster_routes import (
     DASHBOARD_BYTES,
@@ -35,7 +35,7 @@ from strata.core.cluster import CoordinatorStarted
 from strata.core.state import Cluster
 from strata.core.workers.heartbeats import ResourceMetrics
 from strata.core.workers.worker_facts import ResourceSnapshot
-from strata.errors import Overloaded, Unavailable
+from strata.errors import Unavailable
 from strata.store.event_store import EventReader
 from strata.store.sql.sql_reader import SqlReader
 from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow, event_answer
@@ -51,7 +51,6 @@ from strata.timeline.read.past_states import Past
 from strata.timeline.read.records import MS_NS, SECOND_NS, Record
 from strata.timeline.read.run_timeline import Timeline
 
-THREADS = 2
 QUEUE_LIMIT = 32
 KEPT_OPEN = 4
 REMEMBERED_EVENTS = 50_000
@@ -75,8 +74,7 @@ class PastReader:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._settings = settings
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="strata-past")
-        self._waiting = 0
+        self._reads = ReadQueue("past", QUEUE_LIMIT)
         self._queries: TimelineQueries | None = None
         self._kept: dict[str, TimelineQueries] = {}
         self._opening = Lock()
@@ -88,17 +86,7 @@ class PastReader:
 
     async def work(self, work: Callable[[], Answer]) -> Answer:
         """Run a function in one of the threads; raises `Overloaded` if the queue is full."""
-        if self._waiting >= QUEUE_LIMIT:
-            raise Overloaded(
-                f"the queue of {QUEUE_LIMIT} timeline queries is full",
-                hint="try again in a moment",
-                retry_after_s=1.0,
-            )
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self._waiting -= 1
+        return await self._reads.work(work)
 
     @property
     def price(self) -> str:
@@ -148,7 +136,7 @@ class PastReader:
 
     def close(self) -> None:
         """Close the log and the archived runs."""
-        self._threads.shutdown(cancel_futures=True)
+        self._reads.close()
         self._kept.clear()
         if (
             self._queries is not None

@@ -4,11 +4,15 @@ Neither is a failure. `GenerationChanged` means that a worker was lost or joined
 `run.step` catches it, and the loop enters the new generation; other code calls `run.recover()`.
 `StopRequested` means that the task is stopping or this process got SIGTERM; the block of
 `with strata.join()` catches it.
+
+Ctrl-C in a step is a `KeyboardInterrupt` after the step, so that it is applied as a whole.
 """
 
 import os
 import signal
+import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 from strata.errors import NotAllowedNow
@@ -56,6 +60,50 @@ class TerminationNotice:
         self.reason = "SIGTERM came"
         if callable(self._before):
             self._before(number, frame)
+
+
+class StepInterrupt:
+    """Handles Ctrl-C: while a step is open, the first one waits for the end of the step.
+
+    The handler takes the place of Python's own, never of another one. It is looked at in each step,
+    because a notebook installs Python's before each cell.
+    """
+
+    def __init__(self) -> None:
+        self._open = self._came = False
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        """Note that a step is open."""
+        self._came, self._open = False, True
+        replaced = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if replaced and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._pressed)
+
+    def end(self) -> None:
+        """Note that no step is open; raises if Ctrl-C came while one was."""
+        self._open = False
+        if self._came:
+            self._came = False
+            raise KeyboardInterrupt
+
+    def restore(self) -> None:
+        """Restore Python's handler, unless another one was installed since."""
+        mine = signal.getsignal(signal.SIGINT) == self._pressed
+        if mine and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if not self._open or self._came or os.getpid() != self._process:
+            signal.default_int_handler(number, frame)
+        self._came = True
+        with suppress(RuntimeError):  # a line that is being written
+            print("strata: ends after this step; interrupt again to end at once", file=sys.stderr)
+
+
+def is_interactive() -> bool:
+    """Whether a person types the statements that run here."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
 _installed: set[TerminationNotice] = set()

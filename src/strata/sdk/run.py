@@ -39,6 +39,7 @@ from strata.errors import (
     Fenced,
     InvalidArgument,
     NotAllowedNow,
+    NotFound,
     StrataError,
     TaskEnded,
 )
@@ -61,7 +62,7 @@ log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 10.0
 SAVE_TIMEOUT_S = 600.0
-REFUSALS = (InvalidArgument, AlreadyExists)
+REFUSALS = (InvalidArgument, NotFound, AlreadyExists)
 """Errors about arguments: before the first step, a script gets them again at every start."""
 
 
@@ -173,6 +174,7 @@ class Run(RunDecisions):
         self._left = True
         _open_runs.discard(self)
         self._notice.restore()
+        self.step_interrupt.restore()
         if self._capture is not None:
             self._capture.restore()
         if outcome == "done":

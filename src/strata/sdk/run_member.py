@@ -146,6 +146,8 @@ class RunMember:
         `StopRequested` if a stop is requested first.
         """
         self._session.require_usable()
+        if self._run_state.checks.partly_changed and self._membership.changed:
+            self.discard_model()
         self._worker.waiting = True
         try:
             with Timing(self._times, "wait"):

@@ -14,7 +14,7 @@ from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.data.batch_loop import RunBatches
 from strata.sdk.data.script_position import PEEK_HINT
 from strata.sdk.data.shard_loop import RunShards
-from strata.sdk.interrupts import GenerationChanged, StopRequested
+from strata.sdk.interrupts import GenerationChanged, StepInterrupt, StopRequested
 from strata.sdk.peers.current_exchange import CurrentExchange, Result
 from strata.sdk.peers.exchange import Exchange, LinkBroken, Values
 from strata.sdk.peers.exchange_log import ExchangeLog
@@ -42,6 +42,7 @@ class RunSteps(RunMember):
         self._feeds: list[Feed] = []
         self._exchanges = CurrentExchange(worker)
         self._hooks = StepHooks()
+        self.step_interrupt = StepInterrupt()
         self._step: Step | None = None
         self._exchanged = self._exchanges_last = 0
         self._arrivals = Arrivals()
@@ -155,6 +156,7 @@ class RunSteps(RunMember):
                 if self._run_state.has_state:
                     self._run_state.checks.require_changed(self._run_state.state)
         except BaseException as error:
+            self._undo_failed(step, error)
             exchanges.end_step(error)
             raise
         finally:
@@ -182,21 +184,35 @@ class RunSteps(RunMember):
         if isinstance(error, Exception) and self._hooks.lost_link(error):
             error = self._broken_link(error)
         self._exchanges.log.end_step(error)
-        if not isinstance(error, GenerationChanged):
-            return False
-        self._undo(step)
-        return True
+        if isinstance(error, GenerationChanged):
+            self._undo(step)
+            return True
+        self._undo_failed(step, error)
+        return False
 
     def _close_step(self) -> None:
         self._step = None
         self._exchanges_last = self._exchanges.count - self._exchanged
         self._membership.training = set()
 
-    def _undo(self, step: Step) -> None:
+    def _undo_failed(self, step: Step, error: BaseException) -> None:
+        """Undo a step that an error of the script or a stop ended, or refuse the next one."""
+        undone = self._is_undone(step, interrupted=isinstance(error, StopRequested))
+        if not undone and self._run_state.has_state:
+            ended = f"{type(error).__name__} ended step {step.number}"
+            self._run_state.checks.partly_changed = ended
+
+    def _is_undone(self, step: Step, *, interrupted: bool) -> bool:
+        """Undo a step; False if the state may be partly changed. If it was `interrupted` in an
+        exchange, a block with only one has changed nothing yet."""
         undone = self._hooks.abandon(step)
-        if not len(self._hooks) and self._exchanges_last > 1 and self._run_state.has_state:
-            undone = self._run_state.checks.is_unchanged(self._run_state.state)
-        if not undone:
+        unknown = self._exchanges_last > 1 or not interrupted
+        if not len(self._hooks) and unknown and self._run_state.has_state:
+            return self._run_state.checks.is_unchanged(self._run_state.state)
+        return undone
+
+    def _undo(self, step: Step) -> None:
+        if not self._is_undone(step, interrupted=True):
             log.warning(
                 "step %d may be partly applied; recovery will not use this worker's model",
                 step.number,

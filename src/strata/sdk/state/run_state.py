@@ -144,8 +144,9 @@ class RunState:
         self.blobs.token = standing.peer_token
         if self._build is not None:
             self.state = self._build()
+            self.checks.partly_changed = ""
             self.metrics.restore({})
-        elif recovery.source == "fresh" and (self._membership.applied or self._replaced):
+        elif recovery.source == "fresh" and self._has_changed:
             raise NotAllowedNow(
                 "the task restarts from step 0, but this process has already changed its state",
                 hint="start the process again; with checkpoints the task would have resumed",
@@ -180,6 +181,12 @@ class RunState:
         self._given = place.generation
         self._storage_wait.ended()
         self.due.begin(recovery.step)
+
+    @property
+    def _has_changed(self) -> bool:
+        """Whether the state is no longer the one with which the script started."""
+        partly = bool(self.checks.partly_changed)
+        return self._membership.applied > 0 or self._replaced or partly
 
     def attach(self, name: str, feed: Positioned) -> None:
         """Add the position of a dataset to the state; a saved position must have its order."""
@@ -279,6 +286,7 @@ class RunState:
         return True
 
     def _begin_save(self, step: int, epoch: int, final: bool = False) -> None:
+        self.checks.require_whole()
         metadata, self._metadata = self._metadata, {}
         place = self._membership.place
         if place.rank == 0:

@@ -12,10 +12,13 @@ run would save and restore the old one.
 *Code after a loop that a limit of steps cut must not change the state, if the run is extended.* The
 state at the end of that loop is compared, as a digest, with the state that is saved later.
 
-*A step that a lost worker interrupted must have changed nothing.* A block that communicates once
-changes the state afterwards. A block that communicates several times may have changed it in
-between; then the state is compared with that at the start of the block, if the previous block
-communicated several times too.
+*A step that did not reach its end must have changed nothing.* If a lost worker interrupted it, a
+block that communicates once has changed nothing yet: scripts change the state afterwards. A block
+that communicates several times may have changed it in between, and so may one that an error or
+Ctrl-C ended. Then the state is compared with that at the start of the block, if its digest is
+known: if the previous block communicated several times, and for small states in an interactive
+session, where errors are part of the work. A state that may be partly changed is neither trained
+nor saved.
 """
 
 import sys
@@ -28,8 +31,12 @@ import xxhash
 from strata.checkpoint.state.state_tree import flatten
 from strata.checkpoint.state.stateful import plain
 from strata.errors import NotAllowedNow
+from strata.sdk.interrupts import is_interactive
 
 MAX_NAMED = 3
+
+SMALL_BYTES = 16_000_000
+"""The largest state of which a digest may be taken in every step of an interactive session."""
 
 
 class StateChecks:
@@ -40,9 +47,11 @@ class StateChecks:
         self._arrays: list[Any] = []
         self._begun: str | None = None
         self._cut = ""
+        self.partly_changed = ""
 
     def note_restored(self, state: Any) -> None:
-        """Remember the restored state."""
+        """Remember the restored state, which is whole."""
+        self.partly_changed = ""
         self._restored = flatten(plain(state)).tree
 
     def require_unchanged(self, state: Any) -> None:
@@ -63,7 +72,9 @@ class StateChecks:
 
     def note_step(self, state: Any, *, exact: bool = False) -> None:
         """Remember the arrays at the start of a step, and a digest of them if `exact`."""
+        self.require_whole()
         self._arrays = _immutable(state)
+        exact = exact or (is_interactive() and _is_small(state))
         self._begun = _digest(state) if exact else None
 
     def note_cut(self, state: Any) -> None:
@@ -77,6 +88,15 @@ class StateChecks:
     def is_unchanged(self, state: Any) -> bool:
         """Whether the state is known to be that at the start of the step."""
         return self._begun is not None and self._begun == _digest(state)
+
+    def require_whole(self) -> None:
+        """Raise if a step that did not reach its end may have changed a part of the state."""
+        if self.partly_changed:
+            raise NotAllowedNow(
+                f"the state may be partly changed: {self.partly_changed}",
+                hint="start this process (in a notebook, the kernel) again: it resumes from the "
+                "newest checkpoint",
+            )
 
     def require_changed(self, state: Any) -> None:
         """Raise if the state holds the same JAX arrays as before the step."""
@@ -100,6 +120,11 @@ def _immutable(state: Any) -> list[Any]:
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     others = [leaf for leaf in leaves if not isinstance(leaf, jax.Array | int | float | str)]
     return [] if others else arrays
+
+
+def _is_small(state: Any) -> bool:
+    sources = flatten(plain(state)).sources.values()
+    return sum(source.size_bytes for source in sources) <= SMALL_BYTES
 
 
 def _digest(state: Any) -> str:

@@ -104,6 +104,7 @@ class Step:
             raise NotAllowedNow("this step is already open", hint="call run.step() for each step")
         self._run.begin_step(self)
         self._open = True
+        self._run.step_interrupt.begin()
         return self
 
     def __exit__(
@@ -113,10 +114,13 @@ class Step:
         trace: TracebackType | None,
     ) -> bool:
         self._open = False
-        if error is None:
-            self._run.end_step(self)
-            return False
-        return self._run.abandon_step(self, error)
+        try:
+            if error is None:
+                self._run.end_step(self)
+                return False
+            return self._run.abandon_step(self, error)
+        finally:
+            self._run.step_interrupt.end()
 
 
 class StepHooks:

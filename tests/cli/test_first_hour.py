@@ -94,6 +94,21 @@ def test_path_of_a_dataset_has_to_be_opened(folder):
     assert "run.batches(strata.open_dataset('train.py'), …)" in output
 
 
+@pytest.mark.parametrize(
+    "missing",
+    ["run.restore({'w': np.zeros(2)}, from_='no/such/folder')", "next(iter(run.batches('x.npy')))"],
+)
+def test_weights_or_data_that_do_not_exist_fail_the_task_at_once(folder, missing):
+    name = script(
+        folder, f"import numpy as np, strata\nwith strata.join() as run:\n    {missing}\n"
+    )
+    code, output = run(folder, name, "--workers", "2")
+    assert code == 1, output
+    assert output.count(HEAD) == 1, output
+    assert "restart loop" not in output
+    assert "generation 3" not in output
+
+
 def test_script_that_never_joins_is_told_what_to_add(folder):
     code, output = run(folder, script(folder, "print('train')\n"))
     assert code == 1, output

@@ -36,7 +36,7 @@ SECRETS = frozenset(
 class Settings(AlertOptions, frozen=True, kw_only=True):
     """All settings, validated. Build it with `load`. Those of alerts are in `alert_options`."""
 
-    """Addresses of the coordinator; port 0 means any free port. Certificate and key are PEM files.
+    """Addresses of the coordinator; port 0 means any free port.
     `page_origin`: origin of a dashboard served by another server. `page_api_url`: API address that
     the served dashboard uses, a path such as /strata/api or the URL of another coordinator."""
     grpc_host: str = "127.0.0.1"
@@ -44,10 +44,18 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     http_host: str = "127.0.0.1"
     http_port: Port = 3000
     token: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
     page_origin: str = ""
     page_api_url: str = ""
+
+    """TLS, all PEM files. Of the coordinator: its certificate and key, and the authority that must
+    have signed the certificate of each client. Of workers, agents and commands: the authority that
+    signed the coordinator's certificate (default: `tls_cert`), their own certificate and key."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tls_ca: str = ""
+    tls_client_cert: str = ""
+    tls_client_key: str = ""
 
     """Store of the facts: a file in the data folder (default), or a PostgreSQL database that
     several coordinators share, postgresql://USER:PASSWORD@HOST:PORT/DATABASE. One of them leads;

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trustme
 
-from strata.agent.coordinator_link import channel_to
+from strata.agent.coordinator_link import channel_to, credentials_of
 from strata.config import Settings
-from strata.coordinator.server import tls_context
+from strata.coordinator.server_certificates import server_certificates
 from strata.sdk.session.channel import CoordinatorConnection, options_for, parse_address
 from strata.wire.certificates import date_problem, dates_in
+from strata.wire.client_certificates import client_certificates
 from tests.cli.conftest import strata
 from tests.coordinator.conftest import coordinator
 
@@ -58,7 +59,8 @@ def test_invalid_certificate_file_gives_no_warning(tmp_path):
 
 
 async def open_channel(settings):
-    await channel_to(parse_address("127.0.0.1:1"), settings, options_for(1)).close()
+    address = parse_address("127.0.0.1:1")
+    await channel_to(address, credentials_of(settings, [address]), options_for(1)).close()
 
 
 @pytest.mark.parametrize("case", SAYS)
@@ -68,15 +70,15 @@ def test_coordinator_agent_and_worker_warn_at_start(issued, caplog, case):
     settings = Settings(**files)
     shown = f"{(dates[0] if case == 'early' else dates[1]):%Y-%m-%d}"
     starts = {
-        "coordinator": lambda: tls_context(settings),
+        "coordinator": lambda: server_certificates(settings),
         "agent": lambda: asyncio.run(open_channel(settings)),
-        "sdk": lambda: CoordinatorConnection("127.0.0.1:1", ca_file=files["tls_cert"]),
+        "sdk": lambda: CoordinatorConnection("127.0.0.1:1", tls=client_certificates(settings)),
     }
-    for room, start in starts.items():
+    for start in starts.values():
         caplog.clear()
-        with caplog.at_level(logging.WARNING, f"strata.{room}"):
+        with caplog.at_level(logging.WARNING, "strata"):
             start()
-        (record,) = [each for each in caplog.records if each.name.startswith(f"strata.{room}")]
+        (record,) = caplog.records
         assert words in record.message
         assert shown in record.message
 
@@ -93,7 +95,7 @@ def test_client_is_told_the_dates_of_an_expired_certificate(issued, tmp_path):
         assert ended.returncode == 5
         assert "certificate" in ended.stderr
     assert "is not valid now" in known.stderr
-    assert "restart the coordinator" in known.stderr
+    assert "renew the --tls-cert file" in known.stderr
 
 
 def test_client_warns_of_a_certificate_that_expires_soon(issued, tmp_path):

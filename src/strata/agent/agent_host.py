@@ -1,6 +1,7 @@
 """Run an agent (folder, supervisor and coordinator link) for the duration of a block."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -94,8 +95,9 @@ def worker_environment(settings: Settings) -> dict[str, str]:
     variables = {"COORDINATOR_ADDR": settings.coordinator_addr}
     if settings.token:
         variables["STRATA_TOKEN"] = settings.token
-    if settings.tls_cert:
-        variables["STRATA_TLS_CERT"] = settings.tls_cert
+    for name in ("tls_ca", "tls_cert", "tls_client_cert", "tls_client_key"):
+        if file := getattr(settings, name):  # a worker may have another working directory
+            variables[f"STRATA_{name.upper()}"] = os.path.abspath(file)
     if settings.owner:
         variables["STRATA_OWNER"] = settings.owner
     return variables

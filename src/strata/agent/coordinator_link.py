@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import logging
 import time
-from pathlib import Path
 
 from google.protobuf.message import Message
 
@@ -37,7 +36,8 @@ from strata.sdk.session.channel import (
     options_for,
     parse_addresses,
 )
-from strata.wire.certificates import date_problem
+from strata.wire.client_certificates import client_certificates
+from strata.wire.grpc_credentials import Credentials
 from strata.wire.grpc_library import aio, grpc
 from strata.wire.messages.host_messages import host_health_message
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -73,16 +73,18 @@ class CoordinatorLink:
         self._health: HostHealth | None = None
         self._interval_s = settings.heartbeat_interval_s
         self._channel: aio.Channel | None = None
+        self._credentials = credentials_of(settings, self._addresses)
         supervisor.on_news = self._news.set
         supervisor.folders.read = self.read_workdir
 
     async def run(self) -> None:
         """Keep the session open; raises only errors that a retry cannot fix."""
         delays, logged_code = delays_s(), ""
+        credentials = self._credentials
         for number, address in enumerate(itertools.cycle(self._addresses), 1):
             self._address = address
             options = options_for(len(self._addresses))
-            async with channel_to(self._address, self._settings, options) as channel:
+            async with channel_to(address, credentials, options) as channel:
                 self._channel = channel
                 error = await self._converse(channel)
                 self._channel = None
@@ -120,7 +122,7 @@ class CoordinatorLink:
         except aio.UsageError as error:
             raise Unavailable(f"the connection was closed: {error}") from error
         except grpc.RpcError as error:
-            found = _error_of(error)
+            found = self._error_of(error)
             raise Unavailable(found.message) if isinstance(found, PASSING) else found from error
         return answer.content
 
@@ -152,7 +154,7 @@ class CoordinatorLink:
         except StrataError as refusal:
             return refusal
         except grpc.RpcError as error:
-            return _error_of(error)
+            return self._error_of(error)
         finally:
             call.cancel()
             for each in speaking:
@@ -240,16 +242,32 @@ class CoordinatorLink:
         left = self._supervisor.leftovers.next_message()
         return None if left is None else pb.AgentMessage(left=left)
 
+    def _error_of(self, error: grpc.RpcError) -> StrataError:
+        """The Strata error of a broken call."""
+        if not isinstance(error, aio.AioRpcError):
+            return Unavailable(f"the connection broke: {error}")
+        trailers = {str(name): str(value) for name, value in error.trailing_metadata() or ()}
+        code, details = trailers.get("strata-code", ""), error.details() or ""
+        hint = trailers.get("strata-hint", "")
+        if self._credentials is not None and not code:
+            hint = hint or self._credentials.tls.advice(details)
+        found = error_of(code, error.code().name, details, hint)
+        return Unavailable(found.message) if isinstance(found, Fenced) else found
 
-def channel_to(address: Address, settings: Settings, options: list[tuple[str, int]]) -> aio.Channel:
+
+def credentials_of(settings: Settings, addresses: list[Address]) -> Credentials | None:
+    """The credentials of channels to the coordinator; None without TLS."""
+    tls = client_certificates(settings)
+    return Credentials(tls) if tls.used or any(each.tls for each in addresses) else None
+
+
+def channel_to(
+    address: Address, credentials: Credentials | None, options: list[tuple[str, int]]
+) -> aio.Channel:
     """A channel to the coordinator, connected when first used."""
-    if not (address.tls or settings.tls_cert):
+    if credentials is None:
         return aio.insecure_channel(address.target, options)
-    roots = Path(settings.tls_cert).read_bytes() if settings.tls_cert else None
-    if problem := date_problem(settings.tls_cert, whole=True):
-        log.warning("%s", problem)
-    credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-    return aio.secure_channel(address.target, credentials, options)
+    return aio.secure_channel(address.target, credentials.newest(), options)
 
 
 def _message(ended: Exit) -> pb.ProcessExited:
@@ -261,17 +279,3 @@ def _message(ended: Exit) -> pb.ProcessExited:
         signal=ended.signal,
         gpus=ended.gpus,
     )
-
-
-def _error_of(error: grpc.RpcError) -> StrataError:
-    """The Strata error of a broken call."""
-    if not isinstance(error, aio.AioRpcError):
-        return Unavailable(f"the connection broke: {error}")
-    trailers = {str(name): str(value) for name, value in error.trailing_metadata() or ()}
-    found = error_of(
-        trailers.get("strata-code", ""),
-        error.code().name,
-        error.details() or "",
-        trailers.get("strata-hint", ""),
-    )
-    return Unavailable(found.message) if isinstance(found, Fenced) else found

@@ -5,6 +5,7 @@ import sys
 import msgspec
 from rich.text import Text
 
+from strata.cli.support.doctor.certificate_checks import file_checks
 from strata.cli.support.doctor.check_result import Check
 from strata.cli.support.doctor.connection_checks import coordinator_checks, port_checks
 from strata.cli.support.doctor.gpu_checks import gpu_checks
@@ -30,6 +31,7 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
     first, ports = coordinator_checks(settings, url)
     checks = [
         *first,
+        *file_checks(settings),
         *port_checks(settings, ports),
         *storage_checks(settings),
         *host_checks(settings),

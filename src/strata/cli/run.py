@@ -30,6 +30,7 @@ from strata.config import Settings, active_environment, has_browser, load_proces
 from strata.coordinator.rest.response_models import TaskDetail
 from strata.launch import run_copies, run_notes
 from strata.logsetup import configure
+from strata.wire.client_certificates import client_certificates
 
 if TYPE_CHECKING:
     from strata.launch.local_cluster import Local
@@ -257,7 +258,7 @@ def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
         out.print(
             Text(f"dashboard  {cluster.url}\ndata       {where}", style="dim"), soft_wrap=True
         )
-        yield Api(cluster.url, cluster.token, settings.tls_cert), cluster
+        yield Api(cluster.url, cluster.token, client_certificates(settings)), cluster
 
 
 @contextmanager

@@ -61,6 +61,12 @@ def up(
     tls_key: Annotated[
         str | None, typer.Option(help="Private key of the TLS certificate, a PEM file.")
     ] = None,
+    tls_client_ca: Annotated[
+        str | None,
+        typer.Option(
+            help="Authority that must have signed the certificate of each client, a PEM file."
+        ),
+    ] = None,
     heartbeat_interval_s: Annotated[
         float | None, typer.Option(help="Seconds between heartbeats of a worker.")
     ] = None,

@@ -9,7 +9,6 @@ import asyncio
 import hmac
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
@@ -45,6 +44,12 @@ from strata.coordinator.rest.ports import Api
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.security import is_loopback, other_user
 from strata.coordinator.rest.views.past_state import PastReader
+from strata.coordinator.server_certificates import (
+    GRPC,
+    ServerCertificates,
+    renewing,
+    server_certificates,
+)
 from strata.coordinator.sessions.agent_sessions import AgentSessions
 from strata.coordinator.sessions.intake import Intakes, LineIntake
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
@@ -55,7 +60,6 @@ from strata.coordinator.workdir_store import Workdirs, swept
 from strata.coordinator.wrong_tokens import MIN_TOKEN_CHARS, WrongTokens
 from strata.core.rule_settings import Rules, Timeouts
 from strata.errors import SettingError, Unauthenticated
-from strata.wire.certificates import date_problem
 from strata.wire.grpc.connection_budget import raise_limit
 from strata.wire.grpc.grpc_server import Caller, GrpcServer
 from strata.wire.grpc.health_service import HealthService
@@ -107,7 +111,7 @@ def with_token(settings: Settings) -> Settings:
 @asynccontextmanager
 async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     """Run a coordinator while the context is open."""
-    tls = tls_context(settings)
+    tls = server_certificates(settings)
     room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
     warn_of_shortage(room, settings.max_workers)
     with (
@@ -138,7 +142,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         )
         wrong_tokens = WrongTokens(time.monotonic)
         serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room, wrong_tokens)
-        async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
+        working = taking_turns(engine), sealing_checkpoints(sealing), renewing(tls)
+        async with working[0], working[1], working[2], serving as grpc_port:
             api = Api(
                 engine=engine,
                 heartbeats=heartbeats,
@@ -157,7 +162,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             )
             joining = compacting(engine.kernel.store)
             past = PastReader(engine, settings)
-            serving_http = http_serving(api, settings, room.http, past, wrong_tokens)
+            serving_http = http_serving(api, settings, room.http, past, wrong_tokens, tls)
             keeping = archiving(engine, settings)
             async with keeping, joining, alerts.working(past.ask), serving_http as http_url:
                 log_facts(started.events)
@@ -224,7 +229,7 @@ async def grpc_serving(
     sessions: WorkerSessions,
     agents: AgentSessions,
     settings: Settings,
-    tls: ssl.SSLContext | None,
+    tls: ServerCertificates | None,
     room: Capacity,
     wrong_tokens: WrongTokens,
 ) -> AsyncIterator[int]:
@@ -244,7 +249,8 @@ async def grpc_serving(
     health.serve_on(server)
     serve_reflection(server)
     try:
-        port = await server.listen(settings.grpc_host, settings.grpc_port, tls)
+        context = tls.context(GRPC) if tls is not None else None
+        port = await server.listen(settings.grpc_host, settings.grpc_port, context)
     except OSError as error:
         raise port_error("grpc", settings.grpc_host, settings.grpc_port, error) from error
     health.set(SERVICE, True)
@@ -264,16 +270,11 @@ async def http_serving(
     limits: HttpLimits | None = None,
     past: PastReader | None = None,
     wrong_tokens: WrongTokens | None = None,
+    tls: ServerCertificates | None = None,
 ) -> AsyncIterator[str]:
     """Serve the REST API and the dashboard; yields their URL."""
     app = create_app(api, settings, limits, past, wrong_tokens)
-    async with serve(
-        app,
-        settings.http_host,
-        settings.http_port,
-        tls_cert=settings.tls_cert,
-        tls_key=settings.tls_key,
-    ) as served:
+    async with serve(app, settings.http_host, settings.http_port, tls) as served:
         yield served.url
 
 
@@ -294,27 +295,6 @@ def timeouts_of(settings: Settings) -> Timeouts:
     """The liveness timeouts that are set; those without a setting have their default."""
     names = set(Timeouts.__struct_fields__) & set(settings.__struct_fields__)
     return Timeouts(**{name: getattr(settings, name) for name in names})
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """TLS context of the configured certificate and key, or None."""
-    if not settings.tls_cert and not settings.tls_key:
-        return None
-    if not (settings.tls_cert and settings.tls_key):
-        raise SettingError(
-            "TLS needs both a certificate and a key", hint="set --tls-cert and --tls-key"
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingError(
-            f"certificate {settings.tls_cert} and key {settings.tls_key} cannot be used: {error}",
-            hint="both must be PEM files that belong together",
-        ) from error
-    if problem := date_problem(settings.tls_cert):
-        log.warning("%s", problem)
-    return context
 
 
 def require_own_user(metadata: Mapping[str, str | bytes], caller: Caller) -> None:

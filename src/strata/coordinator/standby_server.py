@@ -20,6 +20,7 @@ from strata.coordinator.engine.kernel import Kernel
 from strata.coordinator.metrics.coordinator_metrics import Metrics
 from strata.coordinator.rest.ports import Api
 from strata.coordinator.server import http_serving, log_store, taking_turns
+from strata.coordinator.server_certificates import renewing, server_certificates
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.task_environments import Vault
 from strata.errors import Unavailable
@@ -57,6 +58,7 @@ class Standby:
 @asynccontextmanager
 async def standing_by(settings: Settings, release: str) -> AsyncIterator[Standby]:
     """Run a standby while the context is open."""
+    tls = server_certificates(settings)
     store = watch_store(settings)
     folder = data_folder(settings) / "standby"  # the leader may use the same data folder
     with (
@@ -80,5 +82,6 @@ async def standing_by(settings: Settings, release: str) -> AsyncIterator[Standby
             address="",
             mode="standby",
         )
-        async with taking_turns(engine), http_serving(api, settings) as standby.http_url:
+        serving = http_serving(api, settings, tls=tls)
+        async with taking_turns(engine), renewing(tls), serving as standby.http_url:
             yield standby

@@ -37,6 +37,7 @@ LOCAL = {
     "http_port": 0,
     "tls_cert": "",
     "tls_key": "",
+    "tls_client_ca": "",
 }
 BEAT_S = 1.0
 POLL_S = 0.2

@@ -49,11 +49,19 @@ def date_problem(path: str, now: datetime | None = None, whole: bool = False) ->
     return next(filter(None, problems), "")
 
 
+def validity_of(path: str) -> Validity | None:
+    """Validity of the first certificate in a file; None if it cannot be read or decoded."""
+    try:
+        return next(iter(dates_in(Path(path).read_text("ascii", errors="replace"))), None)
+    except (OSError, ValueError):
+        return None
+
+
 def _problem(path: str, valid: Validity, now: datetime) -> str:
     if now > valid.until:
         return (
             f"the certificate {path} expired on {shown_date(valid.until)}: TLS connections fail; "
-            "replace the file with a renewed certificate and restart"
+            "replace the file with a renewed certificate"
         )
     if now < valid.since:
         return (
@@ -64,8 +72,7 @@ def _problem(path: str, valid: Validity, now: datetime) -> str:
     if valid.until - now < SOON:
         return (
             f"the certificate {path} expires on {shown_date(valid.until)}, in "
-            f"{_left(valid.until - now)}: replace the file with a renewed certificate before that, "
-            "and restart"
+            f"{_left(valid.until - now)}: replace the file with a renewed certificate before that"
         )
     return ""
 

@@ -35,21 +35,6 @@ def test_foreign_address_error(coordinator, host):
         asyncio.run(try_to_serve(coordinator.api, host, 0))
 
 
-def test_invalid_certificate_error(coordinator, tmp_path):
-    (tmp_path / "key.pem").write_text("nonsense")
-    for certificate in (tmp_path / "key.pem", tmp_path / "absent.pem"):
-        with pytest.raises(SettingError, match="TLS"):
-            asyncio.run(
-                try_to_serve(
-                    coordinator.api,
-                    "127.0.0.1",
-                    0,
-                    tls_cert=str(certificate),
-                    tls_key=str(tmp_path / "key.pem"),
-                )
-            )
-
-
 def test_port_is_free_after_a_stop(tmp_path):
     with Coordinator(tmp_path) as coordinator, coordinator.client() as client:
         assert client.get("/api/health").status_code == 200

@@ -31,7 +31,8 @@ from strata.errors import (
     Unavailable,
 )
 from strata.logsetup import printable
-from strata.wire.certificates import date_problem, dates_in, shown_date
+from strata.wire.certificates import dates_in, shown_date
+from strata.wire.client_certificates import ClientCertificates, client_certificates
 
 TIMEOUT_S = 10.0
 READING_TIMEOUT_S = 600.0
@@ -41,6 +42,7 @@ PAGE_ITEMS = 1000
 SUCCESS = (http.client.OK, http.client.CREATED, http.client.ACCEPTED)
 SKEW_MS = 2000
 KINDS = {kind.code: kind for kind in STATUS}
+CUT_OFF = (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected, ssl.SSLEOFError)
 OUT_OF_DATE = (9, 10)  # of X509_verify_cert: not yet valid, has expired
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -76,14 +78,14 @@ class Api:
     does not answer, or refuses because it does not lead, is left for the next one.
     """
 
-    def __init__(self, url: str, token: str = "", certificate: str = "") -> None:
+    def __init__(self, url: str, token: str = "", tls: ClientCertificates | None = None) -> None:
         self._urls = [part.strip() for part in url.split(",") if part.strip()] or [url]
         self._given_token = token
-        self.certificate = certificate
+        self.tls = tls or ClientCertificates()
         self._use(self._urls[0])
 
     def _use(self, url: str) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts = urlsplit(url if "://" in url else f"{'https' if self.tls.used else 'http'}://{url}")
         try:
             self.host, port = parts.hostname or "", parts.port
         except ValueError:
@@ -212,17 +214,7 @@ class Api:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if not self.secure:
             return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
-        context = ssl.create_default_context()
-        # Trust the coordinator's own certificate, without the certificates that signed it.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        try:
-            if self.certificate:
-                context.load_verify_locations(self.certificate)
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot read the certificate {self.certificate}: {error}",
-                hint="set STRATA_TLS_CERT to the coordinator's certificate, a PEM file",
-            ) from error
+        context = self.tls.https_context()
         return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
 
     def _refused(self, status: int, body: bytes) -> StrataError:
@@ -246,8 +238,16 @@ class Api:
                 return self._out_of_date(error)
             return Unavailable(
                 f"the certificate of {self.url} cannot be trusted: {error.verify_message}",
-                hint="set STRATA_TLS_CERT to the coordinator's certificate, and use a host name in "
-                "--url that it was issued for",
+                hint="set STRATA_TLS_CA to the certificate of the authority that signed it, or "
+                "STRATA_TLS_CERT to the coordinator's own, and use a host name in --url that it "
+                "was issued for",
+            )
+        if self.secure and self.tls.cert and isinstance(error, CUT_OFF):
+            return Unavailable(
+                f"{self.url} ended the TLS handshake: it does not accept the client certificate "
+                f"{self.tls.cert}, or it is not a coordinator",
+                hint="use a certificate that is valid now and signed by the authority in the "
+                "coordinator's tls_client_ca",
             )
         if isinstance(error, TimeoutError):
             return DeadlineExceeded(
@@ -274,7 +274,7 @@ class Api:
             dates = ""
         return Unavailable(
             f"the certificate of {self.url} is not valid now: {error.verify_message}{dates}",
-            hint="renew the --tls-cert file on the coordinator's host and restart the coordinator; "
+            hint="renew the --tls-cert file on the coordinator's host; "
             "if the dates are correct, check the clock of this machine",
         )
 
@@ -293,9 +293,10 @@ def reads_the_log(path: str) -> bool:
 def reach(url: str | None) -> Api:
     """A client for the coordinator at a URL, by default the URL in the settings."""
     settings = load_process({})
-    api = Api(url or url_of(settings), settings.token, settings.tls_cert)
-    if api.secure and (problem := date_problem(api.certificate)):
-        note(problem)
+    api = Api(url or url_of(settings), settings.token, client_certificates(settings))
+    if api.secure:
+        for problem in api.tls.problems:
+            note(problem)
     return api
 
 
@@ -307,7 +308,7 @@ def url_of(settings: Settings) -> str:
             hint="set the coordinator's URL with --url",
         )
     host = WILDCARDS.get(settings.http_host, settings.http_host)
-    scheme = "https" if settings.tls_cert else "http"
+    scheme = "https" if client_certificates(settings).used else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
 
 

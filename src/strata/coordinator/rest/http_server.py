@@ -23,7 +23,14 @@ from strata.coordinator.rest.http_connections import HttpConnections
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.response_models import ErrorDetail, ErrorResponse
 from strata.coordinator.rest.security import Guard
-from strata.errors import InvalidArgument, SettingError, StrataError, Unavailable
+from strata.coordinator.server_certificates import HTTP, ServerCertificates
+from strata.errors import (
+    InvalidArgument,
+    PermissionDenied,
+    SettingError,
+    StrataError,
+    Unavailable,
+)
 from strata.wire.grpc.connection_budget import network_of
 from strata.wire.port_holders import port_holder
 
@@ -46,17 +53,17 @@ class PortInUse(Unavailable):
 
 @asynccontextmanager
 async def serve(
-    app: Guard, host: str, port: int, *, tls_cert: str = "", tls_key: str = ""
+    app: Guard, host: str, port: int, tls: ServerCertificates | None = None
 ) -> AsyncIterator[Served]:
     """Serve while the context is open; at exit streams end and running requests finish."""
     listening = listen(host, port)
     with listening:
-        server = Server(_config(app, tls_cert, tls_key))
+        server = Server(_config(app, tls))
         running = asyncio.create_task(server.serve(sockets=[listening]), name="strata-http")
         try:
             await server.ready.wait()
             real_port = listening.getsockname()[1]
-            scheme = "https" if tls_cert else "http"
+            scheme = "https" if tls is not None else "http"
             shown = f"[{host}]" if ":" in host else host
             yield Served(host, real_port, f"{scheme}://{shown}:{real_port}")
         finally:
@@ -102,11 +109,12 @@ def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
     )
 
 
-def _config(app: Guard, tls_cert: str, tls_key: str) -> uvicorn.Config:
+def _config(app: Guard, tls: ServerCertificates | None) -> uvicorn.Config:
     connections = HttpConnections(app.limits.connections)
+    certified = tls is not None and bool(tls.client_ca)
 
     def protocol(**kwargs: Any) -> BoundedProtocol:
-        return BoundedProtocol(app.limits, connections, **kwargs)
+        return BoundedProtocol(app.limits, connections, certified, **kwargs)
 
     config = uvicorn.Config(
         app,
@@ -121,16 +129,9 @@ def _config(app: Guard, tls_cert: str, tls_key: str) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
-        ssl_certfile=tls_cert or None,
-        ssl_keyfile=tls_key or None,
     )
-    try:
-        config.load()
-    except OSError as error:  # a missing file, or not a certificate
-        raise SettingError(
-            f"TLS cannot be set up from {tls_cert!r} and {tls_key!r}: {error}",
-            hint="give a certificate and its key, both as PEM files",
-        ) from error
+    config.load()
+    config.ssl = tls.context(HTTP) if tls is not None else None
     return config
 
 
@@ -177,18 +178,35 @@ ALL_IN_USE = refusal(
     b"503 Service Unavailable\r\nretry-after: 1",
     Unavailable("all HTTP connections are in use", hint="try again in a moment"),
 )
+NO_CERTIFICATE = refusal(
+    b"403 Forbidden",
+    PermissionDenied(
+        "this coordinator requires a client certificate, and none was presented",
+        hint="commands: set STRATA_TLS_CLIENT_CERT and STRATA_TLS_CLIENT_KEY; a browser: import "
+        "a certificate that the authority in tls_client_ca has signed",
+    ),
+)
+
+
+def has_certificate(transport: asyncio.Transport) -> bool:
+    """Whether the client has presented a certificate, which the handshake has verified."""
+    encrypted = transport.get_extra_info("ssl_object")
+    return encrypted is not None and encrypted.getpeercert(binary_form=True) is not None
 
 
 class BoundedProtocol(H11Protocol):
     """A connection with timeouts for incomplete requests and slow readers."""
 
-    def __init__(self, limits: HttpLimits, connections: HttpConnections, **kwargs: Any) -> None:
+    def __init__(
+        self, limits: HttpLimits, connections: HttpConnections, certified: bool, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.app_state = {**self.app_state, "allow": self._allow}
         self.network = ""
         self._limits = limits
         self._open = connections
         self._allowed = False
+        self._certified = certified
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._refused = False
@@ -224,6 +242,8 @@ class BoundedProtocol(H11Protocol):
         """Receive a part of a request; the rest of its head must arrive in time."""
         if self._refused:
             return
+        if self._certified and not has_certificate(self.transport):
+            return self._refuse(NO_CERTIFICATE)
         super().data_received(data)
         if not self._idle:
             self._cancel(self._head)
@@ -237,8 +257,11 @@ class BoundedProtocol(H11Protocol):
         What still arrives of it is discarded for some time: if the connection were closed at once,
         it would be reset before the client has read the answer.
         """
+        self._refuse(NOT_HTTP)
+
+    def _refuse(self, answer: bytes) -> None:
         self._refused = True
-        self.transport.write(NOT_HTTP)
+        self.transport.write(answer)
         self.loop.call_later(LINGER_S, self.transport.close)
 
     def pause_writing(self) -> None:

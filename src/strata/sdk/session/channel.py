@@ -23,7 +23,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,7 +38,8 @@ from strata.errors import (
     StrataError,
     Unavailable,
 )
-from strata.wire.certificates import date_problem
+from strata.wire.client_certificates import ClientCertificates
+from strata.wire.grpc_credentials import Credentials
 from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -147,13 +147,34 @@ class CoordinatorConnection:
     used: only the coordinator that leads accepts connections.
     """
 
-    def __init__(self, address: str, *, token: str = "", ca_file: str = "") -> None:
+    def __init__(
+        self, address: str, *, token: str = "", tls: ClientCertificates | None = None
+    ) -> None:
         self._addresses = parse_addresses(address)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        options = options_for(len(self._addresses))
-        self._channels = [_open_channel(each, ca_file, options) for each in self._addresses]
+        self._tls = tls = tls or ClientCertificates()
+        self.encrypted = tls.used or any(each.tls for each in self._addresses)
+        self._credentials = Credentials(tls) if self.encrypted else None
+        self._used_credentials, self._channels = self._opened()
         self._used = self._failed = 0
         self._moving = threading.Lock()
+
+    def _opened(self) -> tuple[grpc.ChannelCredentials | None, list[grpc.Channel]]:
+        """The newest credentials, and a channel to each address that uses them."""
+        options = options_for(len(self._addresses))
+        credentials = self._credentials.newest() if self._credentials is not None else None
+        targets = [each.target for each in self._addresses]
+        if credentials is None:
+            return None, [grpc.insecure_channel(target, options) for target in targets]
+        return credentials, [grpc.secure_channel(each, credentials, options) for each in targets]
+
+    def renew(self) -> None:
+        """Use new channels if the files of the certificates have changed; for a reconnect.
+
+        An old channel closes when the calls that use it have ended.
+        """
+        if self._credentials and self._credentials.newest() is not self._used_credentials:
+            self._used_credentials, self._channels = self._opened()
 
     @property
     def address(self) -> Address:
@@ -235,7 +256,7 @@ class CoordinatorConnection:
         if not code and status is grpc.StatusCode.UNAVAILABLE:
             return Unavailable(
                 f"the coordinator at {used.target} cannot be reached: {details}",
-                hint=UNREACHABLE_HINT,
+                hint=(self.encrypted and self._tls.advice(details)) or UNREACHABLE_HINT,
             )
         return error_of(code, status.name, details or status.name.lower(), hint)
 
@@ -269,16 +290,6 @@ class CoordinatorConnection:
 def options_for(addresses: int) -> list[tuple[str, int]]:
     """The options of a channel to one of several addresses."""
     return list((dict(OPTIONS) | (SOONER if addresses > 1 else {})).items())
-
-
-def _open_channel(address: Address, ca_file: str, options: list[tuple[str, int]]) -> grpc.Channel:
-    if not (address.tls or ca_file):
-        return grpc.insecure_channel(address.target, options)
-    roots = Path(ca_file).read_bytes() if ca_file else None
-    if problem := date_problem(ca_file, whole=True):
-        log.warning("%s", problem)
-    credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-    return grpc.secure_channel(address.target, credentials, options)
 
 
 def apart(act: Callable[[], Result]) -> Result:

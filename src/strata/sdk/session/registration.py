@@ -29,6 +29,7 @@ from strata.errors import InvalidArgument, SettingError
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.session.channel import CoordinatorConnection, build, persist
 from strata.sdk.session.requests import ClockReading, record_registration
+from strata.wire.client_certificates import client_certificates
 from strata.wire.v1 import coordinator_pb2 as pb
 
 
@@ -93,7 +94,7 @@ def settings_for(**given: object) -> Settings:
 def connect(settings: Settings) -> CoordinatorConnection:
     """A connection to the coordinator of the settings."""
     return CoordinatorConnection(
-        settings.coordinator_addr, token=settings.token, ca_file=settings.tls_cert
+        settings.coordinator_addr, token=settings.token, tls=client_certificates(settings)
     )
 
 

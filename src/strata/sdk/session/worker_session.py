@@ -259,6 +259,7 @@ class WorkerSession:
         """Run the reader thread: one connection after the other."""
         delays, away_since_s = delays_s(), time.monotonic()
         while not self._closing.is_set():
+            self._connection.renew()
             used = self._connection.address
             error, was_attached = self._converse()
             if self._closing.is_set():

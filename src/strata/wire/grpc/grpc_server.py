@@ -53,6 +53,7 @@ from strata.wire.http2.http2_frames import Http2Limits
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 10.0
+LOG_INTERVAL_S = 10.0
 
 
 class TlsAccept(asyncio.Protocol):
@@ -66,6 +67,32 @@ class TlsAccept(asyncio.Protocol):
         if self._connection.accept(transport, handshaking=True):
             plain = cast(asyncio.Transport, transport)
             secure(plain, self._connection, self._context, self._connection.secured)
+
+
+class HandshakeFailures:
+    """Logs why clients are refused, rarely: a client that is not authenticated must not be able to
+    fill the log."""
+
+    def __init__(self) -> None:
+        self._logged_s = -LOG_INTERVAL_S
+        self._unlogged = 0
+
+    def report(self, peer: object, error: BaseException) -> None:
+        """Log a failed handshake, or count it if another one was logged a moment ago."""
+        now_s = time.monotonic()
+        if not isinstance(error, ssl.SSLError) or now_s - self._logged_s < LOG_INTERVAL_S:
+            self._unlogged += isinstance(error, ssl.SSLError)
+            logger.debug("a TLS handshake with %s failed: %s", peer, error)
+            return
+        more = f"; {self._unlogged} more since the last such line" if self._unlogged else ""
+        self._logged_s, self._unlogged = now_s, 0
+        host = peer[0] if isinstance(peer, tuple) else "a client"
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        reason = getattr(error, "verify_message", "") or reason
+        logger.warning("a TLS handshake with %s failed: %s%s", host, reason, more)
+
+
+handshake_failures = HandshakeFailures()
 
 
 def secure(
@@ -89,7 +116,7 @@ def secure(
         except StopIteration as ended:
             done(ended.value)
         except (OSError, asyncio.CancelledError) as error:
-            logger.debug("a TLS handshake failed: %s", error)
+            handshake_failures.report(plain.get_extra_info("peername"), error)
             done(None)
         else:
             waiting._asyncio_future_blocking = False

@@ -8,11 +8,13 @@ import time
 from email.utils import parsedate_to_datetime
 
 from strata import __version__, extras
+from strata.cli.support.doctor.certificate_checks import served_check
 from strata.cli.support.doctor.check_result import Check, fix, ok, unchecked
 from strata.cli.support.rest_client import WILDCARDS, Api, url_of
 from strata.config import Settings
 from strata.coordinator.rest.response_models import StatusResponse
 from strata.errors import PermissionDenied, StrataError, Unauthenticated
+from strata.wire.client_certificates import client_certificates
 from strata.wire.port_holders import port_holder
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -34,7 +36,7 @@ def coordinator_checks(settings: Settings, url: str | None) -> tuple[list[Check]
     if not where:
         return [unchecked("coordinator", "http_port is 0: name a coordinator with --url")], set()
     try:
-        api = Api(where, settings.token, settings.tls_cert)
+        api = Api(where, settings.token, client_certificates(settings))
         status = api.decode(api.get("/api/status").body, StatusResponse)
     except (Unauthenticated, PermissionDenied) as error:
         found = [ok("coordinator", f"answers at {where}"), fix("token", error.message, error.hint)]
@@ -57,6 +59,7 @@ def coordinator_checks(settings: Settings, url: str | None) -> tuple[list[Check]
         _release(status),
         _grpc(settings, api, address),
         _clock(api),
+        *([served_check(api)] if api.secure else []),
     ]
     port = address.rpartition(":")[2]
     here = {api.port, int(port) if port.isdecimal() else 0}

@@ -41,11 +41,12 @@ def _ids(path: str, context: typer.Context, incomplete: str) -> list[str]:
     # Imported here: the verbs that offer ids are also loaded for their help.
     from strata.cli.support.rest_client import Api, url_of
     from strata.config import load_process
+    from strata.wire.client_certificates import client_certificates
 
     with suppress(StrataError, OSError, HTTPException, msgspec.DecodeError):
         settings = load_process({})
         url = context.params.get("url") or url_of(settings)
-        api = Api(url, settings.token, settings.tls_cert)
+        api = Api(url, settings.token, client_certificates(settings))
         with api.open(path, {"limit": MOST}, timeout_s=ANSWER_S) as response:
             found = msgspec.json.decode(response.read(), type=list[Named])
         return [each.id for each in found if each.id.startswith(incomplete)]

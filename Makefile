@@ -4,6 +4,7 @@
 # make docs       write the generated pages of docs, and build the documentation site
 # make generate   write every generated file; tests compare them with their sources
 # make bench      run the benchmarks and render docs/BENCHMARKS.md
+# make fuzz       run every fuzz target for SECONDS each (60); TARGETS="log grpc" runs some
 # make package    generate, build the site, then build a wheel
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +14,7 @@ PIP := pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test fmt generate package docs site pages bench stopwatch proto golden web demo lock clean
+.PHONY: run test fmt fuzz generate package docs site pages bench stopwatch proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
@@ -27,6 +28,15 @@ test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)
 fmt: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What breaks a promise is kept in build/fuzz; `python -m tests.fuzz NAME --input FILE` repeats it.
+SECONDS ?= 60
+TARGETS ?= $(patsubst tests/fuzz/fuzz_%.py,%,$(wildcard tests/fuzz/fuzz_*.py))
+
+fuzz: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/fuzz.stamp
+	@failed=; for name in $(TARGETS); do echo "== $$name"; \
+		$(BIN)/python -W ignore -m tests.fuzz $$name --seconds $(SECONDS) || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # The generated files that are committed are those that users need without Node or a compiler, and
 # those that freeze a format.
@@ -61,7 +71,7 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/docs.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
+$(VENV)/frameworks.stamp $(VENV)/trackers.stamp $(VENV)/docs.stamp $(VENV)/fuzz.stamp: $(VENV)/%.stamp: requirements/%.txt $(VENV)/test.stamp
 	@$(BIN)/$(PIP) -r $< && touch $@ || echo "not all of $< could be installed"
 
 proto: $(VENV)/test.stamp

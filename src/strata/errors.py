@@ -25,6 +25,11 @@ and disk. A bug is an `assert`, never one of these.
 
 from typing import ClassVar, NamedTuple
 
+import msgspec
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are malformed, not UTF-8, or nested too deeply."""
+
 
 class StrataError(Exception):
     """An error with a one-sentence message and a hint that says what to do next."""

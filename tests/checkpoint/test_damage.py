@@ -145,3 +145,35 @@ def test_unknown_checkpoint_is_not_found(two):
     manager, _, _ = two
     with pytest.raises(NotFound):
         manager.load("step-00000009-none")
+
+
+MANIFEST_FAULTS = {
+    "text that is not UTF-8": (b'"F32"', b'"\xff32"'),
+    "deep nesting": (b'"metadata":{', b'"metadata":{"a":' + b"[" * 5_000),
+    "unknown type": (b'"F32"', b'"F33"'),
+    "negative shape": (b'"shape":[300,7]', b'"shape":[-300,-7]'),
+    "huge shape": (b'"shape":[300,7]', b'"shape":[300,7000000000000]'),
+    "offset beyond the part": (b'"offset":4096', b'"offset":99999999'),
+    "no pieces": (b'"piece_bytes":8388608', b'"piece_bytes":0'),
+    "file outside of the checkpoint": (b'"file":"part-', b'"file":"../part-'),
+    "id of another checkpoint": (b'"checkpoint_id":"step-0', b'"checkpoint_id":"step-1'),
+    "tensor without a kind": (b'"kind":"numpy"', b'"kin":"numpy"'),
+    "tuple that is none": (b'{"$tuple":[', b'{"$tuple":1,"x":['),
+    "pairs that are none": (b'{"$dict":[[0,', b'{"$dict":[[0,1,'),
+    "key that is a list": (b'{"$dict":[[0,', b'{"$dict":[[[0],'),
+    "tensor that does not exist": (b'{"$tensor":"model.weight"', b'{"$tensor":"model.wait"'),
+    "object without fields": (b'{"$tuple":[', b'{"$object":"a:b","kind":"struct","x":['),
+    "time that is no time": (b'"created_ns":', b'"created_ns":' + b"9" * 400),
+}
+
+
+@pytest.mark.parametrize("fault", MANIFEST_FAULTS)
+def test_manifest_that_contradicts_itself_is_named(two, fault):
+    _, newer, part = two
+    old, new = MANIFEST_FAULTS[fault]
+    path = part.parent.with_name(f"{newer}.json")
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    with CheckpointManager(path.parent) as fresh, pytest.raises(Corrupt, match=rf"{newer}\.json"):
+        fresh.load(newer)

@@ -40,7 +40,9 @@ def test_preview_of_a_disconnected_worker_is_deleted():
     assert previews.newest("d", 1) == []
 
 
-@pytest.mark.parametrize("words", ["", "{}", "[1]", '[{"id": 1}]', "null", '[{"id": "a"}]'])
+@pytest.mark.parametrize(
+    "words", ["", "{}", "[1]", '[{"id": 1}]', "[" * 5_000, "null", '[{"id": "a"}]']
+)
 def test_invalid_preview_is_refused(words):
     with pytest.raises(InvalidArgument, match="not a list of samples"):
         Previews().note("d", "a", words)

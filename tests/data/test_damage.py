@@ -13,7 +13,7 @@ import pytest
 from strata.data.formats import arrow
 from strata.data.reading.batch_iterator import Batches
 from strata.data.source_dataset import open_dataset
-from strata.errors import Corrupt, StrataError
+from strata.errors import Corrupt, InvalidArgument, StrataError
 from tests.data import corpora
 
 COUNT, STEP = 60, 10
@@ -120,3 +120,55 @@ def test_number_of_open_files_is_bounded(folder, suffix, monkeypatch):
     found = dataset.read(range(59, -1, -1))
     assert found["number"].tolist() == [row % 10 for row in range(59, -1, -1)]
     assert 0 < Path("/proc/self/maps").read_text().count(str(folder)) <= 3
+
+
+def npy_of_shape(shape):
+    """A file whose header says this shape, with eight bytes of data."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "shape", ["(4, 118446744073709551615)", "(1, 4294967296, 4294967296)", "(-1, -2)", "('a',)"]
+)
+def test_impossible_npy_shape_is_refused(folder, shape):
+    folder.mkdir()
+    (folder / "x.npy").write_bytes(npy_of_shape(shape))
+    with pytest.raises(InvalidArgument, match=r"file x\.npy: not a plain \.npy file"):
+        open_dataset(str(folder))
+
+
+MDS_FAULTS = {
+    "shape that is no number": ('"ndarray:float32:16"', '"ndarray:float32:a"', "invalid encoding"),
+    "negative shape": ('"ndarray:float32:16"', '"ndarray:float32:-16"', "invalid encoding"),
+    "shape of another size": ('"ndarray:float32:16"', '"ndarray:float32:17"', "has 64 bytes"),
+    "type that NumPy lacks": ('"ndarray:float32:16"', '"ndarray:float33:16"', "unknown codec"),
+    "negative size": ("[8, null, null, 64]", "[8, null, null, -64]", "not an index"),
+    "lacking size": ("[8, null, null, 64]", "[8, null, null]", "inconsistent"),
+    "equal names": ('"text", "vector"]', '"text", "text"]', "inconsistent"),
+    "negative samples": ('"samples": 29', '"samples": -29', "not an index"),
+    "huge number of samples": ('"samples": 29', '"samples": 99999999', "too small"),
+    "file outside of the folder": ('"shard.00000.mds"', '"../other.mds"', "does not exist"),
+    "deep nesting": ("[8, null, null, 64]", "[" * 5_000, "not an index"),
+}
+
+
+@pytest.mark.parametrize("fault", MDS_FAULTS)
+def test_wrong_index_of_mds_shards_is_refused(folder, fault):
+    old, new, message = MDS_FAULTS[fault]
+    corpora.write_mds(folder, COUNT)
+    shutil.copy(folder / "shard.00000.mds", folder.parent / "other.mds")
+    index = folder / "index.json"
+    listing = index.read_text()
+    assert old in listing
+    index.write_text(listing.replace(old, new))
+    with pytest.raises(InvalidArgument, match=message):
+        open_dataset(str(folder), "mds")
+
+
+@pytest.mark.parametrize("line", [b'{"a": "\xff"}', b'{"a": ' + b"[" * 5_000])
+def test_line_that_cannot_be_decoded_is_refused(folder, line):
+    folder.mkdir()
+    (folder / "x.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(InvalidArgument, match=r"file x\.jsonl: line 1 is not JSON"):
+        open_dataset(str(folder))

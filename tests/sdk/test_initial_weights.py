@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from strata import CheckpointManager
+from strata.checkpoint.foreign.foreign_weights import open_foreign
 from strata.checkpoint.read import weight_transfer
 from strata.checkpoint.state.sharded_tensors import Sharded
 from strata.checkpoint.state.stateful import plain
@@ -530,3 +531,19 @@ def test_checkpoint_and_file_on_s3_are_read(tmp_path, s3):
         assert same(model, other)
     with pytest.raises(NotFound, match="there are no weights in s3://"):
         warm(f"{place}/nothing", {"model": net(1)})
+
+
+def test_index_with_impossible_file_names_is_an_error(tmp_path):
+    names = {"a": "x" * 5_000, "b": "../model.safetensors", "c": ""}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(NotFound, match="lacks 3 of the 3 files"):
+        open_foreign(open_storage(str(tmp_path)), load_process({}))
+
+
+def test_archive_without_an_end_is_corrupt(tmp_path):
+    """PyTorch reports it as an error of the system."""
+    pytest.importorskip("torch")
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04" + b"Z" * 2_000)
+    with pytest.raises((Corrupt, InvalidArgument), match=str(path)):
+        open_foreign(open_storage(str(path)), load_process({}))

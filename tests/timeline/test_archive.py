@@ -11,13 +11,13 @@ import pytest
 
 from strata.config import Settings
 from strata.core.events import COORDINATOR
-from strata.errors import NotFound
+from strata.errors import Corrupt, NotFound
 from strata.store.event_store import FOREVER_NS
 from strata.timeline.archive.archive_job import Archive, carry_out
 from strata.timeline.archive.parquet_log import SNAPSHOTS
 from strata.timeline.archive.run_archive import archive, held, open_anywhere
 from strata.timeline.archive.run_excerpt import run_of
-from strata.timeline.archive.run_file import Held
+from strata.timeline.archive.run_file import RUN, Held, read_run
 from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import open_recorded, open_timeline
 from strata.timeline.audit.sample_audit import audit
@@ -236,3 +236,22 @@ def test_recorded_demo_is_readable_and_has_losses():
         assert not state_at(demo, demo.position).doubt
         used = {record.node for record in demo.records(kinds={"ResourceSnapshot"})}
         assert len(used) == 8
+
+
+@pytest.mark.parametrize("content", [b'{"name": "\xff"}', b"[" * 5_000, b"{"])
+def test_description_that_cannot_be_decoded_is_named(tmp_path, content):
+    (tmp_path / RUN).write_bytes(content)
+    with pytest.raises(Corrupt, match=rf"{tmp_path}/{RUN} is not a valid run description"):
+        read_run(tmp_path)
+
+
+def test_run_with_a_huge_position_is_refused(tmp_path, folder):
+    """Positions are 64-bit numbers of Parquet."""
+    with open_timeline(folder) as timeline:
+        run = archive(timeline, str(tmp_path), NAME)
+    content = (tmp_path / NAME / RUN).read_bytes()
+    huge = content.replace(b'"position":' + str(run.position).encode(), b'"position":' + b"9" * 30)
+    assert huge != content
+    (tmp_path / NAME / RUN).write_bytes(huge)
+    with pytest.raises(Corrupt, match="is not a valid run description"):
+        read_run(tmp_path / NAME)

@@ -7,7 +7,7 @@ import pytest
 from strata.errors import Corrupt, NotFound
 from strata.workdir.folder_scan import scan
 from strata.workdir.folder_unpack import unpack
-from strata.workdir.piece_store import PieceStore
+from strata.workdir.piece_store import PieceStore, listed
 
 
 @pytest.fixture
@@ -94,3 +94,9 @@ def test_sweep_keeps_the_pieces_of_needed_folders(store, workdir):
     assert store.missing(workdir) == []
     store.sweep(set(), 0.0)
     assert store.size_bytes == 0
+
+
+@pytest.mark.parametrize("content", [b'[{"path": "\xff"}]', b"[" * 5_000, b"{"])
+def test_list_that_cannot_be_decoded_is_corrupt(content):
+    with pytest.raises(Corrupt, match="list of the files"):
+        listed(content)

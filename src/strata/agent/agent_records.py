@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from strata.agent.worker_plan import Start
-from strata.errors import AlreadyExists
+from strata.errors import UNDECODABLE, AlreadyExists
 from strata.files import write_whole
 
 FILE = "agent.json"
@@ -56,7 +56,7 @@ def load(folder: Path) -> Records:
     """Read the records; a missing or unreadable file gives empty ones."""
     try:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Records)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNDECODABLE):
         return Records()
 
 

@@ -48,6 +48,12 @@ class Catalog:
                 hint="all_checkpoints() lists those that exist",
             ) from error
         manifest = decode_manifest(data, f"{self._storage.url}/{name}")
+        if manifest.checkpoint_id != checkpoint_id:
+            raise Corrupt(
+                f"the manifest {self._storage.url}/{name} is that of another checkpoint, "
+                f"{manifest.checkpoint_id[:80]!r}",
+                hint="use another checkpoint",
+            )
         self._known[checkpoint_id] = manifest
         return manifest
 

@@ -18,13 +18,13 @@ one tensor, or of some rows, verifies only what it read, in parallel.
 
 import json
 import re
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import xxhash
 from msgspec import Struct, field
 
-from strata.errors import Corrupt, UnknownKind
+from strata.errors import UNDECODABLE, Corrupt, UnknownKind
 
 FORMAT = "strata-checkpoint"
 VERSION = 1
@@ -33,6 +33,7 @@ PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_SUFFIX = ".json"
 CLAIM_SUFFIX = ".claim"
 CHECKPOINT_ID = re.compile(r"step-(\d{8,20})-[0-9a-z]{1,16}")
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PART_FILE = re.compile(r"(part-\d{5,}|kept-\d{5,}-\d+)\.safetensors")
 
 
@@ -91,13 +92,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     checkpoint_id: str
-    step: int
-    epoch: int
-    sequence: int
-    created_ns: int
-    size_bytes: int
-    world_size: int
-    attempt: int = 1
+    step: Int64
+    epoch: Int64
+    sequence: Int64
+    created_ns: Int64
+    size_bytes: Int64
+    world_size: Int64
+    attempt: Int64 = 1
     metadata: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -142,7 +143,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
                 hint="update Strata",
             )
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Corrupt(
             f"the manifest {where} is damaged: {error}", hint="use another checkpoint"
         ) from error

@@ -32,7 +32,7 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from strata.errors import Corrupt, UnknownKind
+from strata.errors import UNDECODABLE, Corrupt, UnknownKind
 
 COORDINATOR = "coordinator"
 
@@ -171,13 +171,13 @@ class Codec:
             return self._events.decode(payload)
         except msgspec.ValidationError:
             return self._decode_loosely(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
 
     def _decode_loosely(self, payload: bytes | memoryview) -> list[Event]:
         try:
             loose = self._loose.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
         return [
             Envelope(
@@ -199,7 +199,7 @@ class Codec:
             if isinstance(tag, str) and tag not in self.kinds:
                 return UnknownFact(tag=tag, fields=fields)
             return self._body.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Corrupt(f"a fact of kind {tag} cannot be decoded: {error}") from error
 
 

@@ -11,7 +11,7 @@ import msgspec
 from strata.core.state import DatasetSpec
 from strata.data.formats.in_memory import NumberSource
 from strata.data.source_dataset import OPTIONS, Dataset, open_dataset
-from strata.errors import Conflict, InvalidArgument
+from strata.errors import UNDECODABLE, Conflict, InvalidArgument
 
 
 def open_spec(name: str, spec: DatasetSpec, *, cache_dir: str | None = None) -> Dataset:
@@ -54,7 +54,7 @@ def options_of(name: str, spec: DatasetSpec) -> dict[str, Any]:
     """The options of the format, from the spec's metadata."""
     try:
         options = msgspec.json.decode(spec.metadata.get(OPTIONS, "{}"), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise InvalidArgument(
             f"dataset {name!r}: {OPTIONS} in its metadata is not a JSON object: {error}",
             hint='write it like {"length": 1025}',

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from strata.errors import NotAllowedNow, NotFound
+from strata.errors import UNDECODABLE, NotAllowedNow, NotFound
 from strata.files import write_whole
 from strata.store.sqlite.lock_files import lock_holder
 
@@ -62,7 +62,7 @@ def read(folder: Path) -> RunNote:
     """The note of a folder; an empty one if there is none."""
     try:
         return msgspec.json.decode((folder / NOTE).read_bytes(), type=RunNote)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNDECODABLE):
         return RunNote(entry="", status="")
 
 

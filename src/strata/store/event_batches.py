@@ -29,7 +29,7 @@ import msgspec
 import zstandard
 
 from strata.core.events import COORDINATOR, Codec, Event, UnknownFact, kind_of
-from strata.errors import Corrupt, InvalidArgument, LimitExceeded
+from strata.errors import UNDECODABLE, Corrupt, InvalidArgument, LimitExceeded
 from strata.store.event_store import FOREVER_NS, NEVER_NS, Batch, Found, OnDamage, Range, Window
 from strata.store.fact_segments import expand, is_segment
 
@@ -127,7 +127,7 @@ def parts(batch: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
     """
     try:
         events = _raw_events.decode(encoded_events(batch))
-    except (Corrupt, msgspec.DecodeError) as error:
+    except (Corrupt, *UNDECODABLE) as error:
         raise Corrupt(
             f"{describe(batch)}: partly known, and the rest cannot be cut out: {error}",
             hint="nothing was stored; leave this batch out",

@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from strata.errors import Corrupt, Unavailable
+from strata.errors import UNDECODABLE, Corrupt, Unavailable
 
 MAGIC = b"\xc1mov1"
 """The first bytes of a reference; neither a segment nor a zstd frame begins like this."""
@@ -50,7 +50,7 @@ def fetched(payload: bytes, fetch: Fetch) -> bytes:
     """The payload of a reference; `Corrupt` if it is not the one that was moved."""
     try:
         moved = _moved.decode(payload.removeprefix(MAGIC))
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"a reference to moved facts cannot be read: {error}") from error
     found = fetch(moved)
     if len(found) != moved.size_bytes or checksum(found) != moved.xxh3:

@@ -21,7 +21,7 @@ import zstandard
 from msgspec import Struct
 
 from strata.core.events import position_id
-from strata.errors import Corrupt, InvalidArgument
+from strata.errors import UNDECODABLE, Corrupt, InvalidArgument
 
 MAGIC = b"\xc1seg1"
 """The first bytes of a segment; no zstd frame begins like this."""
@@ -68,7 +68,7 @@ def compress(encoded: bytes) -> bytes:
     """A segment of a list of events in msgpack; `InvalidArgument` if it cannot be one."""
     try:
         events = _events.decode(encoded)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise InvalidArgument(f"these events do not fit into a segment: {error}") from error
     if not 0 < len(events) <= MAX_EVENTS:
         raise InvalidArgument(f"{len(events)} events do not make one segment")
@@ -204,7 +204,7 @@ def expand(segment: bytes, max_bytes: int = MAX_BYTES) -> bytes:
             raise Corrupt(f"a segment states a size of {size} bytes")
         columns = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
         return _encode(_events_of(_segment.decode(columns)))
-    except (zstandard.ZstdError, msgspec.DecodeError, *_MALFORMED) as error:
+    except (zstandard.ZstdError, *UNDECODABLE, *_MALFORMED) as error:
         raise Corrupt(f"a segment of facts cannot be read: {error!r}") from error
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from strata.core.tasks.workdirs import Workdir, WorkdirFile, is_digest
-from strata.errors import Corrupt, NotFound, Unavailable
+from strata.errors import UNDECODABLE, Corrupt, NotFound, Unavailable
 from strata.files import write_whole
 
 
@@ -139,7 +139,7 @@ def listed(content: bytes) -> Workdir:
     """A list of files as it was stored."""
     try:
         return Workdir(msgspec.json.decode(content, type=list[WorkdirFile]))
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Corrupt(
             f"a list of the files of a task's folder cannot be read: {error}",
             hint="run the same release of Strata on all hosts",

@@ -16,7 +16,7 @@ from strata.checkpoint.read.box_overlaps import Box
 from strata.checkpoint.read.read_targets import TargetView, WholeTensor, whole_box
 from strata.checkpoint.read.weight_source import WeightSource
 from strata.checkpoint.state.array_bytes import ITEM_BYTES
-from strata.errors import Corrupt, InvalidArgument, NotFound
+from strata.errors import UNDECODABLE, Corrupt, InvalidArgument, NotFound
 from strata.storage.backend import ObjectReader, StorageBackend
 from strata.storage.folder import LocalStorage
 from strata.storage.io_threads import download, for_each
@@ -101,17 +101,22 @@ def folder_files(storage: StorageBackend) -> list[str]:
     place, name = _resolved(storage, INDEX_FILE)
     try:
         index = msgspec.json.decode(place.get(name), type=_Index)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"{storage.url}/{INDEX_FILE} is damaged: {error}", hint=HINT) from error
     files = sorted(set(index.weight_map.values()))
-    missing = [file for file in files if "/" in file or not _exists(storage, file)]
+    missing = [file for file in files if not _is_name(file) or not _exists(storage, file)]
     if missing:
         raise NotFound(
             f"{storage.url} lacks {len(missing)} of the {len(files)} files that {INDEX_FILE} "
-            f"names: {', '.join(missing[:5])}",
+            f"names: {', '.join(name[:80] for name in missing[:5])}",
             hint="download the folder again",
         )
     return files
+
+
+def _is_name(file: str) -> bool:
+    """Whether it is the name of a file directly in the folder."""
+    return 0 < len(file.encode(errors="replace")) < 256 and "/" not in file and file.isprintable()
 
 
 def _resolved(storage: StorageBackend, file: str) -> tuple[StorageBackend, str]:
@@ -143,7 +148,7 @@ def _header(reader: ObjectReader, where: str) -> tuple[int, dict[str, _Entry]]:
         return 8 + size_bytes, {
             name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()
         }
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"the header of {where} is damaged: {error}", hint=HINT) from error
 
 

@@ -4,6 +4,7 @@ PyTorch loads it with `weights_only=True`, and maps the file into memory where i
 that tensors which are not used are not read.
 """
 
+from errno import EINVAL
 from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
@@ -81,16 +82,16 @@ def _loaded(torch: Any, path: Path) -> Any:
     try:
         try:
             return load(mmap=True)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError, OSError):
             return load()  # written in PyTorch's older format, which cannot be mapped
     except UnpicklingError as error:
         raise InvalidArgument(
             f"{path} is not a file of torch.save with only weights: {_first_line(error)}",
             hint="save model.state_dict() with torch.save, or use safetensors",
         ) from error
-    except OSError:
-        raise
     except Exception as error:  # PyTorch raises errors of many types for damaged bytes
+        if isinstance(error, OSError) and error.errno != EINVAL:
+            raise  # the disk, or permissions
         raise Corrupt(
             f"{path} is damaged, or is not a file of torch.save: {_first_line(error)}",
             hint="write or download the file again",

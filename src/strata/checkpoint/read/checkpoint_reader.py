@@ -14,10 +14,23 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from strata.checkpoint.manifest import CheckpointPart, Manifest, SavedTensor, checksum
+from strata.checkpoint.manifest import (
+    MANIFEST_SUFFIX,
+    CheckpointPart,
+    Manifest,
+    SavedTensor,
+    checksum,
+)
 from strata.checkpoint.read.box_overlaps import Box, overlaps
-from strata.checkpoint.read.read_targets import RestoreTargets, TargetView, WholeTensor, completed
-from strata.checkpoint.state.array_bytes import ITEM_BYTES, assign, numpy_dtype
+from strata.checkpoint.read.manifest_checks import check_manifest, check_tree
+from strata.checkpoint.read.read_targets import (
+    RestoreTargets,
+    TargetView,
+    WholeTensor,
+    completed,
+    memory_for,
+)
+from strata.checkpoint.state.array_bytes import ITEM_BYTES, assign
 from strata.checkpoint.state.state_tree import rebuild
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.storage.backend import ObjectReader
@@ -85,6 +98,8 @@ class CheckpointReader:
         progress: Callable[[int], None] = lambda read_bytes: None,
     ) -> None:
         self.manifest = manifest
+        self._where = f"{storage.url}/{manifest.checkpoint_id}{MANIFEST_SUFFIX}"
+        check_manifest(manifest, self._where)
         self._progress = progress
         self._read_bytes = 0
         self._storage = storage
@@ -115,7 +130,7 @@ class CheckpointReader:
             raise InvalidArgument(
                 f"{offsets} + {shape} is not within tensor {name!r}, whose shape is {whole.shape}"
             )
-        result = np.empty(shape, numpy_dtype(whole.dtype))
+        result = memory_for(whole, "numpy", shape)
         self.fill_views([TargetView(whole, wanted, result.reshape(-1).view(np.uint8).data)])
         return result
 
@@ -149,8 +164,11 @@ class CheckpointReader:
 
     def assemble(self, tree: Any, into: Any) -> Any:
         """The state that a tree of this checkpoint, or a part of one, describes."""
+        check_tree(tree, self._where)
         targets = RestoreTargets(
-            tensors={name: self.whole(name) for name in self._tensors}, into=into
+            tensors={name: self.whole(name) for name in self._tensors},
+            into=into,
+            where=f"the manifest {self._where}",
         )
         state = rebuild(tree, targets.leaf, targets.object)
         targets.require_fit()

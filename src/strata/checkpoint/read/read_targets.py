@@ -60,6 +60,7 @@ class RestoreTargets(Struct):
 
     tensors: dict[str, WholeTensor]
     into: Any
+    where: str = "the manifest"
     views: list[TargetView] = field(default_factory=list)
     assignments: list[tuple[Any, Any]] = field(default_factory=list)
     fresh: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class RestoreTargets(Struct):
         name = node.get("$tensor") or node.get("$bytes") or ""
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise Corrupt(f"the manifest names a tensor {name!r} that is in no part")
+            raise Corrupt(f"{self.where} names a tensor {name!r} that is in no part")
         if "$bytes" in node:
             return self._bytes(tensor)
         existing = self._found(path)
@@ -194,10 +195,24 @@ class RestoreTargets(Struct):
     def _fresh(self, tensor: WholeTensor, kind: str, raw_dtype: str | None) -> Any:
         key = (tensor.name, kind)
         if key not in self.fresh:
-            value = empty(kind, tensor.dtype, tensor.shape, raw_dtype)
+            value = memory_for(tensor, kind, tensor.shape, raw_dtype)
             self.views.append(TargetView(tensor, whole_box(tensor), _memory(value)))
             self.fresh[key] = value
         return self.fresh[key]
+
+
+def memory_for(
+    tensor: WholeTensor, kind: str, shape: list[int], raw_dtype: str | None = None
+) -> Any:
+    """A new array for a tensor or a box of it, as the checkpoint describes it."""
+    try:
+        return empty(kind, tensor.dtype, shape, raw_dtype)
+    except (AttributeError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise Corrupt(
+            f"there is no memory for tensor {tensor.name!r} of type {raw_dtype or tensor.dtype} "
+            f"and shape {shape}: {error}",
+            hint="free memory, or use another checkpoint if the shape is wrong",
+        ) from error
 
 
 def is_fillable(existing: Any) -> bool:

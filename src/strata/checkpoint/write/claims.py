@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from strata.checkpoint.manifest import CLAIM_SUFFIX, MANIFEST_SUFFIX
-from strata.errors import AlreadyExists, Corrupt, NotFound
+from strata.errors import UNDECODABLE, AlreadyExists, Corrupt, NotFound
 from strata.storage.backend import StorageBackend
 
 WriterState = Literal["alive", "dead", "unknown"]
@@ -70,7 +70,7 @@ def writer_state(storage: StorageBackend, checkpoint_id: str) -> WriterState:
     """Whether the writer of a claimed checkpoint is alive, as far as this process can tell."""
     try:
         claim = msgspec.json.decode(storage.get(checkpoint_id + CLAIM_SUFFIX), type=Claim)
-    except (msgspec.DecodeError, Corrupt):
+    except (Corrupt, *UNDECODABLE):
         return "unknown"
     except NotFound:
         return "alive"  # committed or abandoned meanwhile, so its writer was alive

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from strata.checkpoint.manifest import CheckpointPart, Manifest, SavedTensor
 from strata.checkpoint.write.part_writer import part_file
 from strata.checkpoint.write.replica_digests import Replicas, require_same
-from strata.errors import Corrupt, NotFound
+from strata.errors import UNDECODABLE, Corrupt, NotFound
 from strata.storage.backend import StorageBackend
 from strata.storage.io_threads import THREADS, for_each
 
@@ -84,7 +84,7 @@ def _read(storage: StorageBackend, checkpoint_id: str, rank: int, checksum: str)
             hint="coordinator and workers must use the same storage: set the same CHECKPOINT_DIR "
             "for both, or use S3",
         ) from error
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"{storage.url}/{name} is damaged: {error}") from error
     if sidecar.part.rank != rank or sidecar.part.xxh3 != checksum:
         raise Corrupt(f"{storage.url}/{name} does not describe the part that was acknowledged")

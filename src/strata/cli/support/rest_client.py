@@ -23,6 +23,7 @@ from strata.config import Settings, load_process
 from strata.coordinator.rest.response_models import ErrorResponse
 from strata.errors import (
     STATUS,
+    UNDECODABLE,
     DeadlineExceeded,
     InvalidArgument,
     NotLeading,
@@ -152,7 +153,7 @@ class Api:
         """Decode a response body."""
         try:
             return msgspec.json.decode(body, type=wanted)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Unavailable(
                 f"invalid response from {self.url}: {error}",
                 hint="check that the URL is a coordinator's, of the same version as this command",
@@ -220,7 +221,7 @@ class Api:
     def _refused(self, status: int, body: bytes) -> StrataError:
         try:
             detail = msgspec.json.decode(body, type=ErrorResponse).error
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return self._not_a_coordinator(f"unexpected status {status}")
         if detail.code == Unauthenticated.code:
             problem = "rejected the token" if self.token else "requires a token"

@@ -16,7 +16,7 @@ import typer
 from strata.cli.support.rest_client import Api
 from strata.cli.support.terminal import note
 from strata.config import load_process
-from strata.errors import InvalidArgument, NotFound
+from strata.errors import UNDECODABLE, InvalidArgument, NotFound
 from strata.workdir.folder_scan import scan
 from strata.workdir.folder_upload import send
 
@@ -202,7 +202,7 @@ def typed(text: str) -> Any:
     """Parse a value as JSON; text that is not JSON stays text."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return text
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from strata.core.alerts.loss_rules import LossSample
 from strata.core.events import event_id
 from strata.core.state import Cluster
-from strata.errors import StrataError
+from strata.errors import UNDECODABLE, StrataError
 from strata.store.event_batches import inflate
 from strata.store.event_store import Batch
 
@@ -166,7 +166,7 @@ class LossReader:
                 self._busy = True
             try:
                 samples, dropped = read(queued.batch, queued.task, leader=queued.leader)
-            except (StrataError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (StrataError, *UNDECODABLE) as error:
                 log.warning("alerts: a batch of %s cannot be read: %s", queued.batch.node, error)
                 continue
             with self._lock:

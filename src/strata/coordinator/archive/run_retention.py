@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-import msgspec
 from msgspec import Struct
 
 from strata.config import Settings
@@ -24,7 +23,7 @@ from strata.core.record.record_retention import DeleteRun, ReleaseEvents
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage
 from strata.timeline.archive.archive_job import Verify
-from strata.timeline.archive.run_file import RUN
+from strata.timeline.archive.run_file import RUN, decode_run
 from strata.timeline.archive.run_lookup import kept_at
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class RunRetention:
         cluster = self._engine.kernel.state.cluster
         for name in (folder.strip("/") for folder in storage.list("").folders):
             if name.endswith(f"-{cluster}") and storage.exists(f"{name}/{RUN}"):
-                run = msgspec.json.decode(storage.get(f"{name}/{RUN}"), type=Description)
+                run = decode_run(storage.get(f"{name}/{RUN}"), f"{name}/{RUN}", Description)
                 if is_run_of(name, run.task, cluster):
                     yield Kept(run, sum(file.size_bytes for file in storage.walk(name)))
 

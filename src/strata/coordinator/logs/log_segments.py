@@ -22,7 +22,7 @@ import zstandard
 from msgspec import Struct
 
 from strata.coordinator.logs.log_entries import SEVERITY, LogEntry, decode_line, encode_lines
-from strata.errors import Corrupt
+from strata.errors import UNDECODABLE, Corrupt
 
 BLOCK_BYTES = 128 * 1024
 LINES_AT_ONCE = 256
@@ -134,7 +134,7 @@ class OpenSegment(Segment):
             try:
                 entry = decode_line(line)
                 whole = line.endswith(b"\n") and entry.seq >= self.first_seq
-            except ValueError:  # msgspec.DecodeError is one
+            except UNDECODABLE:
                 whole = False
             if not whole:
                 break

@@ -22,7 +22,7 @@ from litestar import Litestar, Request
 from litestar.routes import HTTPRoute
 from msgspec import Struct
 
-from strata.errors import InvalidArgument, Overloaded
+from strata.errors import UNDECODABLE, InvalidArgument, Overloaded
 
 JSON = "application/json"
 
@@ -46,7 +46,7 @@ class StrictRequest(Request[Any, Any, Any]):
             raise InvalidArgument(
                 worded(str(error)), hint="GET /api/openapi.json describes every request"
             ) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise InvalidArgument(
                 f"the body is not JSON: {error}", hint="send one JSON object"
             ) from error

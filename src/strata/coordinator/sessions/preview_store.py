@@ -18,7 +18,7 @@ from strata.core.datasets.epoch_shards import EpochShards
 from strata.core.order import MAX_POSITION
 from strata.core.state import Cluster, Dataset, DatasetSpec
 from strata.core.task_state import Feed
-from strata.errors import InvalidArgument
+from strata.errors import UNDECODABLE, InvalidArgument
 
 MAX_PREVIEW_BYTES = 64 << 10
 MAX_SAMPLES = 8
@@ -43,7 +43,7 @@ class Previews:
             )
         try:
             sent = msgspec.json.decode(samples, type=list[Sample])
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise InvalidArgument(
                 f"the preview is not a list of samples: {error}",
                 hint="send the JSON that the SDK sends",

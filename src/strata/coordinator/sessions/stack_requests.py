@@ -10,7 +10,7 @@ from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.workers.stack_collection import ITSELF, ReportStacks
 from strata.core.workers.stack_reports import StackReport
-from strata.errors import InvalidArgument
+from strata.errors import UNDECODABLE, InvalidArgument
 from strata.wire.v1 import coordinator_pb2 as pb
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -61,7 +61,7 @@ def report_command(stacks: pb.Stacks, agent: str, worker: str) -> ReportStacks:
         )
     try:
         report = _decode(stacks.report)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise InvalidArgument(
             f"a report of stacks cannot be read: {error}", hint="send a StackReport as JSON"
         ) from error

@@ -28,7 +28,7 @@ from strata.coordinator.engine.engine import Engine
 from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.placement import FailStart, unstarted
-from strata.errors import Corrupt, NotFound, StrataError, Unavailable
+from strata.errors import UNDECODABLE, Corrupt, NotFound, StrataError, Unavailable
 from strata.files import write_whole
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Vault:
         content = self._content(key)
         try:
             environment = msgspec.json.decode(content, type=dict[str, str])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Corrupt(
                 f"the task's environment in {self._place(key)} is damaged: {error}",
                 hint="submit the task again",

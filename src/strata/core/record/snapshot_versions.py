@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from strata.core.state import Cluster
-from strata.errors import Corrupt, UnknownKind
+from strata.errors import UNDECODABLE, Corrupt, UnknownKind
 
 VERSION = 1
 SCHEMA = f"state/{VERSION}"
@@ -84,7 +84,7 @@ def decode(schema: str, snapshot: bytes) -> Cluster:
         return _cluster.decode(stored.state)
     except msgspec.ValidationError as error:
         raise UnknownKind(f"a snapshot does not have the types of this release: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"a snapshot cannot be decoded: {error}") from error
 
 

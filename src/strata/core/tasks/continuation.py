@@ -26,7 +26,7 @@ from strata.core.tasks.task_lifecycle import change_state
 from strata.core.tasks.workdirs import Workdir, check_spec_workdir, record_workdir
 from strata.core.workers.departures import lose
 from strata.core.workers.worker_lifecycle import DeclareLost
-from strata.errors import Conflict, InvalidArgument, NotAllowedNow
+from strata.errors import UNDECODABLE, Conflict, InvalidArgument, NotAllowedNow
 
 FIXED = ("name", "type", "model_state", "external", "syncs")
 """Parameters of a task that stay as they were submitted."""
@@ -119,7 +119,7 @@ def changes(before: TaskSpec, after: TaskSpec) -> dict[str, tuple[str, str]]:
 def _config(spec: TaskSpec) -> dict[str, object]:
     try:
         return msgspec.json.decode(spec.config, type=dict[str, object])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         raise InvalidArgument(
             f"config {spec.config[:40]!r} is not a JSON object", hint='for example {"lr": 0.1}'
         ) from None

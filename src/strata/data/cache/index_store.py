@@ -30,7 +30,7 @@ from strata.config import load_process
 from strata.data.cache.dataset_files import Files
 from strata.data.cache.host_cache import shared_cache
 from strata.data.formats.source import DatasetIndex, FileEntry
-from strata.errors import PermissionDenied
+from strata.errors import UNDECODABLE, PermissionDenied
 
 MAX_BYTES = 1 << 30
 _LAYOUT = 4
@@ -82,7 +82,7 @@ class IndexStore:
                     for name in archive.files
                     if name.startswith("table/")
                 }
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, *UNDECODABLE):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # the order in which indexes are deleted

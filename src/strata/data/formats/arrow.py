@@ -81,7 +81,7 @@ class ArrowSource:
             with self._files.open(name) as file:
                 footer = _Parquet(file)
                 return footer.counts(), footer.schema
-        except ValueError as error:  # pyarrow's errors are ValueErrors
+        except _unreadable() as error:
             raise Mismatch(name, f"cannot be opened: {error}") from error
 
     def read(self, index: DatasetIndex, rows: Rows, columns: Sequence[str]) -> Columns:
@@ -106,7 +106,7 @@ class ArrowSource:
         for entry in index.files:
             try:
                 kind = self._opened(entry.name).reader.schema.field(column).type
-            except (OSError, ValueError):  # pyarrow's errors are ValueErrors
+            except _unreadable():
                 continue
             empty = _numbers(pa.array([], kind))
             return empty if isinstance(empty, np.ndarray) else np.empty(0, object)
@@ -130,7 +130,7 @@ class ArrowSource:
             values = self._decoded(entry.name, int(groups[number, 1]), column)
         except Mismatch as error:
             raise Damaged(rows, entry.name, error.reason) from error
-        except (KeyError, OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        except _unreadable() as error:
             raise Damaged(rows, entry.name, f"cannot be decoded: {error}") from error
         ready = _numbers(values)
         self._hold((number, column), entry.name, ready)
@@ -243,6 +243,13 @@ class _Ipc:
 
     def column(self, group: int, column: str) -> Any:
         return self._file.get_batch(group).column(column)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What pyarrow raises for damaged files."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, KeyError, MemoryError, OSError, OverflowError, ValueError)
 
 
 def _is_number(kind: Any) -> bool:

@@ -29,6 +29,7 @@ from strata.data.formats.source import (
     RowLayout,
     Rows,
 )
+from strata.errors import UNDECODABLE
 
 STATE = "state.json"
 MAX_OPEN = 128
@@ -71,7 +72,7 @@ class HuggingFaceFolder:
         try:
             with self._files.open(STATE) as file:
                 saved = msgspec.json.decode(file.read(), type=_Saved)
-        except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             hint = "give the folder of one split, which Dataset.save_to_disk wrote"
             raise Mismatch(STATE, f"is missing, or lists no data files: {error}", hint) from error
         entries, notes = list[FileEntry](), dict[str, str]()

@@ -26,6 +26,7 @@ from strata.data.formats.source import (
     RowLayout,
     Rows,
 )
+from strata.errors import UNDECODABLE
 
 _SUFFIXES = with_compressed(".jsonl", ".ndjson", ".json")
 _REFUSED = (".xz", ".lzma", ".7z", ".zip")
@@ -34,7 +35,6 @@ _CHUNK_BYTES = 16 << 20
 _INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _TYPES: dict[str, Any] = {"bool": bool, "int": _INT64, "float": float, "str": str, "any": Any}
 _LISTS: dict[str, Any] = {"int": list[_INT64], "float": list[float]}
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
 
@@ -75,7 +75,7 @@ class JsonLinesSource:
         for row, line in enumerate(_first_lines(raw, begins, sizes)):
             try:
                 value = msgspec.json.decode(line)
-            except _UNREADABLE as error:
+            except UNDECODABLE as error:
                 raise Mismatch(name, f"line {row + 1} is not JSON: {error}") from error
             if not isinstance(value, dict):
                 raise Mismatch(name, f"line {row + 1} is not a JSON object")
@@ -98,7 +98,7 @@ class JsonLinesSource:
             self._decoder = msgspec.json.Decoder(list[_row_type(index.notes)])  # type: ignore[misc]
         try:
             return self._decoder.decode(b"[" + b",".join(lines) + b"]")
-        except _UNREADABLE as error:
+        except UNDECODABLE as error:
             reasons = [self._problem(line) for line in lines]
             bad = np.array([bool(reason) for reason in reasons])
             parts.refuse(bad, next(filter(None, reasons), str(error)))
@@ -109,7 +109,7 @@ class JsonLinesSource:
         assert self._decoder is not None, "lines were decoded"
         try:
             self._decoder.decode(b"[" + line + b"]")
-        except _UNREADABLE as error:
+        except UNDECODABLE as error:
             return str(error)
         return ""
 

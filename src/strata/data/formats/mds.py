@@ -12,6 +12,8 @@ size (that of the first sample). Compressed shards are unpacked into the host's 
 """
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -30,6 +32,7 @@ from strata.data.formats.source import (
     Rows,
 )
 from strata.data.formats.value_codecs import check_codec, check_columns, is_matrix, read_values
+from strata.errors import UNDECODABLE
 
 _CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
     "jpeg": "image",
@@ -43,17 +46,20 @@ _SCALARS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 
 }
 
 
+_Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
+
+
 class _StoredFile(msgspec.Struct):
     basename: str
-    bytes: int
+    bytes: _Size
 
 
 class _MdsShard(msgspec.Struct):
     column_names: list[str]
     column_encodings: list[str]
-    column_sizes: list[int | None]
+    column_sizes: list[_Size | None]
     raw_data: _StoredFile
-    samples: int
+    samples: _Size
     format: str = "mds"
     zip_data: _StoredFile | None = None
 
@@ -93,13 +99,27 @@ class MdsSource:
         )
         first = next(at for at, entry in enumerate(entries) if entry.rows)
         parts = MappedRows(self._mapped, entries, np.array([first]), np.zeros(1, np.int64))
-        index.tables["widths"] = _places(index, parts, np.zeros(1, np.int64))[1][0]
+        index.tables["widths"] = widths = _places(index, parts, np.zeros(1, np.int64))[1][0]
+        for at, column in enumerate(notes):
+            self._check_width(entries[first].name, index, column, int(widths[at]))
         return index
+
+    def _check_width(self, name: str, index: DatasetIndex, column: str, width: int) -> None:
+        """Raise if the values of a column do not have the size of their type."""
+        encoding = index.notes[column].rpartition("|")[0]
+        codec, shape = self._codec(column, encoding)
+        if is_matrix(codec):
+            item_bytes = np.dtype(codec).itemsize
+            expected = item_bytes * prod(shape) if shape is not None else width
+            if width != expected or width % item_bytes:
+                raise Mismatch(
+                    name, f"column {column!r} has {width} bytes, which is not {encoding}"
+                )
 
     def _listing(self, name: str) -> _MdsIndex:
         try:
             return msgspec.json.decode(self._files.path(name).read_bytes(), type=_MdsIndex)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Mismatch(name, f"not an index of MDS shards: {error}") from error
 
     def _columns(self, name: str, shard: _MdsShard) -> dict[str, str]:
@@ -107,16 +127,29 @@ class MdsSource:
         if shard.format != "mds":
             raise Mismatch(name, f"shard {shard.raw_data.basename} is {shard.format}, not mds")
         described = {}
-        for column, encoding, size in zip(
-            shard.column_names, shard.column_encodings, shard.column_sizes, strict=True
-        ):
+        names, encodings, sizes = shard.column_names, shard.column_encodings, shard.column_sizes
+        if not len(set(names)) == len(names) == len(encodings) == len(sizes):
+            raise Mismatch(name, f"the columns of shard {shard.raw_data.basename} are inconsistent")
+        for column, encoding, size in zip(names, encodings, sizes, strict=True):
             if encoding.partition(":")[0] in ("pkl", "pickle"):
                 hint = "leave it out by naming the columns to read, or write it as json"
                 raise Mismatch(
                     name, f"column {column!r} is pickled, and Strata never unpickles data", hint
                 )
+            self._check_encoding(name, column, encoding)
             described[column] = f"{encoding}|{'' if size is None else size}"
         return described
+
+    def _check_encoding(self, name: str, column: str, encoding: str) -> None:
+        """Raise for an encoding whose type or shape is none."""
+        try:
+            codec, shape = self._codec(column, encoding)
+            known = all(0 <= size <= 2**48 for size in shape or ())
+        except ValueError:
+            known = False
+        if not known:
+            raise Mismatch(name, f"column {column!r} has the invalid encoding {encoding[:80]!r}")
+        check_codec(codec, column)
 
     def _entry(self, folder: str, shard: _MdsShard, there: Container[str]) -> FileEntry:
         """The file of a shard: uncompressed if it exists, otherwise compressed."""
@@ -126,13 +159,15 @@ class MdsSource:
         name = folder + stored.basename
         if packed and codec_of(name) is None:
             raise Mismatch(name, "has an unsupported compression", "unpack it")
-        try:
-            size = self._files.stamp(name)[0]
-        except FileNotFoundError as error:
-            raise Mismatch(name, "is listed in index.json but does not exist") from error
+        if name not in there:  # nor does the listing lead out of the folder
+            raise Mismatch(name, "is listed in index.json but does not exist")
+        size = self._files.stamp(name)[0]
         if size != stored.bytes:
             raise Mismatch(name, f"has {size} bytes, but index.json says {stored.bytes}")
-        return FileEntry(name, shard.raw_data.bytes, shard.samples)
+        entry = FileEntry(name, shard.raw_data.bytes, shard.samples)
+        if _head_bytes(entry) > entry.size_bytes:
+            raise Mismatch(name, f"is too small for the {entry.rows} samples that index.json says")
+        return entry
 
     def read(self, index: DatasetIndex, rows: Rows, columns: Sequence[str]) -> Columns:
         layout = self._layout = self._layout or RowLayout([entry.rows for entry in index.files])

@@ -9,6 +9,7 @@ error; so do `.npz` files, which cannot be mapped.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from tokenize import TokenError
 from typing import Any, NamedTuple
 
@@ -29,6 +30,17 @@ from strata.data.formats.source import (
 
 _NUMBERED = re.compile(r"^(.*?)[-_.]?\d+$")
 _NPZ_HINT = "unpack it into one .npy file per column"
+_MAX_SIZE = 2**62
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    EOFError,
+    SyntaxError,
+    TokenError,
+    RecursionError,
+    MemoryError,
+)
+"""What NumPy's parser raises for damaged headers."""
 
 
 class NpySource:
@@ -113,12 +125,16 @@ class NpySource:
                 read = read or np.lib.format.read_array_header_2_0
                 shape, by_columns, dtype = read(file)
                 begin = file.tell()
-        except (ValueError, EOFError, SyntaxError, TokenError) as error:  # raised by NumPy's parser
+        except _UNREADABLE as error:
             raise Mismatch(name, f"not a plain .npy file: {error}") from error
         if dtype.hasobject:
             raise Mismatch(name, "not a plain .npy file: its values are pickled objects")
+        if not dtype.itemsize:
+            raise Mismatch(name, f"not a plain .npy file: its values are {dtype}")
         if not shape:
             raise Mismatch(name, "holds a single value, not rows")
+        if not all(0 <= size <= _MAX_SIZE for size in (*shape, prod(shape) * dtype.itemsize)):
+            raise Mismatch(name, f"not a plain .npy file: its array has the shape {shape}")
         if by_columns and len(shape) > 1:
             raise Mismatch(name, "is in Fortran order", "save it with np.ascontiguousarray")
         header = _Header(shape, dtype, begin)
@@ -137,7 +153,7 @@ class _Header(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        return self.dtype.itemsize * prod(self.shape[1:])
 
     @property
     def row(self) -> str:

@@ -38,7 +38,7 @@ def check_codec(codec: str, column: str) -> None:
         dtype = np.dtype(codec)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype.hasobject:
+    if dtype.hasobject or not dtype.itemsize:
         known = ", ".join(sorted(_READ))
         no_codec = f"unknown codec {codec!r} for column {column!r}"
         raise Mismatch("", no_codec, f"choose {known} or a NumPy dtype")

@@ -22,7 +22,7 @@ from strata.core.workers.exchange_facts import (
     NeighborsChanged,
     PeerLatencyChanged,
 )
-from strata.errors import NotAllowedNow, Unavailable
+from strata.errors import UNDECODABLE, NotAllowedNow, Unavailable
 from strata.sdk.peers.blob_client import Circle
 from strata.sdk.peers.blob_server import Blobs
 from strata.sdk.peers.gossip import (
@@ -107,7 +107,7 @@ class Announcer:
         causes = (cause,) if cause.startswith(f"{sender}.") else ()
         try:
             announced = msgspec.json.decode(message, type=Announcement)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             return self._reject(None, sender, f"it is malformed: {error}", causes)
         with self._changed:
             gossip = self._gossip

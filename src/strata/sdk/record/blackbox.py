@@ -17,6 +17,7 @@ from struct import Struct as Layout
 import msgspec
 
 from strata.core.workers.worker_facts import EventsDropped
+from strata.errors import UNDECODABLE
 from strata.store.event_batches import deflate
 from strata.store.event_store import Batch
 
@@ -110,7 +111,7 @@ def _slots(data: bytes) -> Iterator[Noted]:
         if size:
             try:
                 yield _decoder.decode(data[at + 1 : at + 1 + size])
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 continue  # the process was killed while writing it
 
 

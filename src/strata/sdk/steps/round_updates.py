@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from strata.errors import Corrupt, InvalidArgument
+from strata.errors import UNDECODABLE, Corrupt, InvalidArgument
 
 Vector: TypeAlias = NDArray[np.float32]
 
@@ -73,7 +73,7 @@ def read_update(data: bytes | bytearray) -> Update:
     """Decode an update; raises `Corrupt` if it is invalid."""
     try:
         update = msgspec.msgpack.decode(data, type=Update)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"an update cannot be read: {error}") from error
     if not (0 <= update.weight < float("inf") and 0 <= update.size <= MAX_SIZE):
         raise Corrupt(f"an update has weight {update.weight} and {update.size} values")

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from strata.core.events import COORDINATOR, TAGS, Codec, Event, Fact, UnknownFact
+from strata.errors import Corrupt
 from strata.timeline.read.records import Record
 
 NUMBERS = frozenset({"step", "epoch"})
@@ -129,10 +130,13 @@ def events_of(rows: pa.RecordBatch, codec: Codec) -> Iterator[tuple[str, int, Ev
         rows.column(name).to_pylist()
         for name in ("seq", "wall_ns", "mono_ns", "raw", "cause", "op")
     )
-    loose = [
-        (seq, wall_ns, mono_ns, msgspec.Raw(raw), tuple(cause), op)
-        for seq, wall_ns, mono_ns, raw, cause, op in zip(*parts, strict=True)
-    ]
+    try:
+        loose = [
+            (seq, wall_ns, mono_ns, msgspec.Raw(raw), tuple(cause), op)
+            for seq, wall_ns, mono_ns, raw, cause, op in zip(*parts, strict=True)
+        ]
+    except TypeError as error:  # a value is missing
+        raise Corrupt(f"some rows are not events: {error}") from error
     events = codec.decode(_msgpack.encode(loose))
     for (node, incarnation), event in zip(named, events, strict=True):
         yield node, incarnation, event

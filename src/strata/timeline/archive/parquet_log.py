@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from operator import and_
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
@@ -46,6 +47,9 @@ CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
 """Verifies page checksums, if the file has them."""
+
+UNREADABLE = (pa.ArrowException, KeyError, MemoryError, OSError, OverflowError, ValueError)
+"""What pyarrow raises for damaged files."""
 
 
 class ParquetLog(Closing):
@@ -103,7 +107,7 @@ class ParquetLog(Closing):
         try:
             for rows in group.to_batches(EXACT, filter=wanted, batch_size=ROWS_AT_ONCE):
                 yield from events_of(rows, CODEC)
-        except (pa.ArrowException, OSError, Corrupt) as error:
+        except (*UNREADABLE, Corrupt) as error:
             damage = self._damage(group, error)
             if on_damage is None:
                 raise damage from error
@@ -178,7 +182,7 @@ class ParquetLog(Closing):
         found = self._rows_of(group, wanted, on_damage)
         try:
             walls = group.to_table(EXACT, ["wall_ns"], wanted)["wall_ns"].to_numpy()
-        except (pa.ArrowException, OSError):
+        except UNREADABLE:
             return found  # reading it reports the damage
         return found if (walls[1:] >= walls[:-1]).all() else iter(sorted(found, key=_wall_ns))
 
@@ -198,7 +202,7 @@ class ParquetLog(Closing):
                 try:
                     for rows in group.to_batches(EXACT, columns, chosen, ROWS_AT_ONCE):
                         yield from _headers(rows)
-                except (pa.ArrowException, OSError) as error:
+                except UNREADABLE as error:
                     raise self._damage(group, error) from error
 
     def stream(
@@ -227,7 +231,7 @@ class ParquetLog(Closing):
                     if seqs.size and (seqs[0] < last or (seqs[1:] < seqs[:-1]).any()):
                         return False
                     last = int(seqs[-1]) if seqs.size else last
-            except (pa.ArrowException, OSError):
+            except UNREADABLE:
                 continue  # reading the rows reports the damage
         return True
 
@@ -254,7 +258,7 @@ class ParquetLog(Closing):
             try:
                 for _ in group.to_batches(EXACT, batch_size=ROWS_AT_ONCE):
                     pass
-            except (pa.ArrowException, OSError) as error:
+            except UNREADABLE as error:
                 on_damage(self._damage(group, error))
 
     def tallies(self) -> list[Tally]:
@@ -291,11 +295,15 @@ class ParquetLog(Closing):
             return None
         wanted = pc.field("schema") == schema
         wanted &= pc.field("position") <= (LAST if at is None else at)
-        found = pq.read_table(path, columns=["position"], filters=wanted)["position"].to_pylist()
-        if not found:
-            return None
-        rows = pq.read_table(path, filters=[("position", "=", max(found))]).to_pylist()
-        return Snapshot(**rows[0])
+        try:
+            found = pq.read_table(path, columns=["position"], filters=wanted)["position"]
+            if not len(found):
+                return None
+            newest = max(found.to_pylist())
+            rows = pq.read_table(path, filters=[("position", "=", newest)]).to_pylist()
+            return msgspec.convert(rows[0], Snapshot)
+        except (*UNREADABLE, TypeError) as error:
+            raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
 
 
 def _groups(source: ds.Dataset, wanted: pc.Expression | None) -> list[ds.ParquetFileFragment]:
@@ -309,7 +317,7 @@ def _groups(source: ds.Dataset, wanted: pc.Expression | None) -> list[ds.Parquet
             for fragment in source.get_fragments(filter=wanted)
             for group in fragment.split_by_row_group(filter=wanted)
         ]
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise Corrupt(
             f"{source.files[0]} cannot be read: {error}", hint="export the run again"
         ) from error
@@ -381,11 +389,11 @@ def _dataset(path: Path) -> ds.Dataset:
     """The rows of a file; a damaged footer is reported only when rows are read."""
     try:
         opened = ds.dataset(path, schema=EXACT, format=CHECKED)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
     try:
         names = pq.read_schema(path).names
-    except (pa.ArrowException, OSError):
+    except UNREADABLE:
         return opened
     lacking = [name for name in EXACT.names if name not in names]
     if lacking:

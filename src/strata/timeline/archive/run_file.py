@@ -1,28 +1,30 @@
 """`run.json`: the description of an exported run, readable without Arrow."""
 
 from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from strata.errors import Corrupt
-from strata.store.event_store import Range
+from strata.errors import UNDECODABLE, Corrupt
 from strata.timeline.answers import RunFork
 
 RUN = "run.json"
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Wanted = TypeVar("Wanted", bound=Struct)
 
 
 class WorkerStream(Struct, frozen=True):
     """Totals of one worker's incarnation, and the gaps in its sequence numbers."""
 
     node: str
-    incarnation: int
-    events: int
+    incarnation: Natural
+    events: Natural
     wall_from_ns: int
     wall_to_ns: int
     kinds: list[str]
-    last_seq: int
-    gaps: list[Range]
+    last_seq: Natural
+    gaps: list[tuple[Natural, Natural]]
 
 
 class RunFile(Struct, frozen=True):
@@ -33,8 +35,8 @@ class RunFile(Struct, frozen=True):
 
     format: int
     name: str
-    position: int
-    first_position: int
+    position: Natural
+    first_position: Natural
     from_ms: float
     to_ms: float
     tasks: list[str]
@@ -57,9 +59,14 @@ class Held(Struct, frozen=True):
 
 def read_run(folder: Path) -> RunFile:
     """Read the description of an exported run."""
+    return decode_run((folder / RUN).read_bytes(), f"{folder / RUN}", RunFile)
+
+
+def decode_run(data: bytes, where: str, wanted: type[Wanted]) -> Wanted:
+    """The description of a run, or the fields of it that `wanted` has."""
     try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=RunFile)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(data, type=wanted)
+    except UNDECODABLE as error:
         raise Corrupt(
-            f"{folder / RUN} is not a valid run description: {error}", hint="export the run again"
+            f"{where} is not a valid run description: {error}", hint="export the run again"
         ) from error

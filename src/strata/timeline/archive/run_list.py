@@ -5,14 +5,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
-
 from strata.config import Settings
 from strata.errors import Corrupt, NotFound, StrataError
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage
 from strata.timeline.answers import RunRow
-from strata.timeline.archive.run_file import RUN, RunFile, read_run
+from strata.timeline.archive.run_file import RUN, RunFile, decode_run, read_run
 from strata.timeline.archive.run_lookup import KEPT, logs_in, open_timeline
 from strata.timeline.read.branches import forks_of
 from strata.timeline.read.records import ms
@@ -76,7 +74,8 @@ def _local(name: str, path: Path) -> RunRow:
 
 
 def _described(storage: StorageBackend, name: str) -> RunFile:
-    return msgspec.json.decode(storage.get(f"{name}/{RUN}"), type=RunFile)
+    file = f"{name}/{RUN}"
+    return decode_run(storage.get(file), f"{storage.url}/{file}", RunFile)
 
 
 def _archived(run: RunFile, where: str) -> RunRow:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from strata.core.workers.worker_facts import ConfigValue
-from strata.errors import InvalidArgument, NotFound
+from strata.errors import UNDECODABLE, InvalidArgument, NotFound
 from strata.timeline.curves.curve_answers import (
     Axis,
     CurveAnswer,
@@ -276,6 +276,6 @@ def flat_config(config: str) -> dict[str, ConfigValue]:
 
     try:
         add("", msgspec.json.decode(config))
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         found["config"] = config
     return found

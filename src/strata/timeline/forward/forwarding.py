@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from strata.core.workers.worker_facts import MediaLogged
-from strata.errors import Corrupt
+from strata.errors import UNDECODABLE, Corrupt
 from strata.files import write_whole
 from strata.timeline.forward.logged_pages import LoggedItem, LoggedPage, LoggedPages
 from strata.timeline.read.logged_items import content
@@ -218,7 +218,7 @@ class Forwarder:
             return Progress()
         try:
             return msgspec.json.decode(self._state.read_bytes(), type=Progress)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Corrupt(
                 f"{self._state} is not the state of an export: {error}",
                 hint="choose another --state",

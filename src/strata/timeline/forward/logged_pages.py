@@ -31,7 +31,7 @@ from strata.core.workers.worker_facts import (
     MetricsLogged,
     StepFinished,
 )
-from strata.errors import InvalidArgument, NotFound
+from strata.errors import UNDECODABLE, InvalidArgument, NotFound
 from strata.timeline.curves.curve_facts import CurveFacts, TaskFacts
 from strata.timeline.curves.curve_reader import flat_config
 from strata.timeline.read.records import Record, ms
@@ -304,7 +304,7 @@ def decoded(cursor: str) -> Cursor:
     """The places that a cursor names."""
     try:
         listed = msgspec.json.decode(cursor or "[]", type=list[tuple[str, int, int]])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise InvalidArgument(
             f"invalid cursor {cursor[:40]!r}", hint="start again without a cursor"
         ) from error

@@ -10,7 +10,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from strata.errors import StrataError
+from strata.errors import UNDECODABLE, StrataError
 
 ANSWER_S = 1.0
 MOST = 200
@@ -43,7 +43,7 @@ def _ids(path: str, context: typer.Context, incomplete: str) -> list[str]:
     from strata.config import load_process
     from strata.wire.client_certificates import client_certificates
 
-    with suppress(StrataError, OSError, HTTPException, msgspec.DecodeError):
+    with suppress(StrataError, OSError, HTTPException, *UNDECODABLE):
         settings = load_process({})
         url = context.params.get("url") or url_of(settings)
         api = Api(url, settings.token, client_certificates(settings))

@@ -19,7 +19,7 @@ from strata.cli.support.past_source import Remote
 from strata.cli.support.rest_client import Api
 from strata.cli.support.top.live_mirror import Patch
 from strata.coordinator.logs.log_entries import LogEntry
-from strata.errors import NotFound, StrataError
+from strata.errors import UNDECODABLE, NotFound, StrataError
 from strata.timeline.answers import EventAnswer
 from strata.timeline.curves.curve_answers import Wanted
 
@@ -74,7 +74,7 @@ class LiveFeed:
                         self._on_patch(msgspec.json.decode(event.data, type=Patch))
         except (OSError, http.client.HTTPException) as error:
             return f"the connection broke: {error}"
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             self._mark = ""
             return f"the stream cannot be read: {error}"
         return "the coordinator ended the connection"

@@ -1,0 +1,12 @@
+"""Datasets of NumPy arrays: every row or an error for it, as `formats` says."""
+
+from tests.data.corpora import write_npy
+from tests.fuzz.formats import read_with, seeds_of
+
+
+def seeds() -> list[bytes]:
+    return seeds_of(write_npy)
+
+
+def check(data: bytes) -> None:
+    read_with(write_npy, "npy", data)

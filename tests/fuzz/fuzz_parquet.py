@@ -1,0 +1,12 @@
+"""Datasets of Parquet files: every row or an error for it, as `formats` says."""
+
+from tests.data.corpora import write_parquet
+from tests.fuzz.formats import read_with, seeds_of
+
+
+def seeds() -> list[bytes]:
+    return seeds_of(write_parquet)
+
+
+def check(data: bytes) -> None:
+    read_with(write_parquet, "parquet", data)

@@ -38,7 +38,9 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
 
     """Addresses of the coordinator; port 0 means any free port.
     `page_origin`: origin of a dashboard served by another server. `page_api_url`: API address that
-    the served dashboard uses, a path such as /strata/api or the URL of another coordinator."""
+    the served dashboard uses, a path such as /strata/api or the URL of another coordinator.
+    `standby_pages`: URLs of the dashboards of coordinators with the same store, separated by
+    commas; a dashboard whose coordinator does not answer changes to one of them."""
     grpc_host: str = "127.0.0.1"
     grpc_port: Port = 50051
     http_host: str = "127.0.0.1"
@@ -46,6 +48,7 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     token: str = ""
     page_origin: str = ""
     page_api_url: str = ""
+    standby_pages: str = ""
 
     """TLS, all PEM files. Of the coordinator: its certificate and key, and the authority that must
     have signed the certificate of each client. Of workers, agents and commands: the authority that

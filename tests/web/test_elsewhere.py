@@ -8,8 +8,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from tests.cli.conftest import Started, Up, free_port
-from tests.web.conftest import npm
+from tests.cli.conftest import Started, Up, free_port, until
+from tests.web.conftest import START_S, npm
 from tests.web.test_views import expect
 
 TOKEN = "open-sesame"
@@ -105,3 +105,32 @@ def test_content_security_policy_allows_only_the_given_api(front):
     policy = answer.headers["content-security-policy"].split("; ")
     assert "connect-src 'self' http://10.0.0.5:3000" in policy
     assert "script-src 'self'" in policy
+
+
+def test_page_changes_to_the_standby_when_its_coordinator_is_killed(page, console_errors, tmp_path):
+    ports = [free_port(), free_port()]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    pages = {"STRATA_STANDBY_PAGES": ",".join(urls)}
+    started = []
+    try:
+        for port, url, option in zip(ports, urls, ((), ("--standby",)), strict=True):
+            given = ("--http-port", str(port), "--grpc-port", "0", "--data-dir", "data", *option)
+            started.append(Started("up", *given, cwd=tmp_path, **pages))
+            until(partial(answers, url), START_S)
+        page.goto(f"{urls[0]}/#/workers")
+        expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+        started[0].process.kill()
+        page.wait_for_url(f"{urls[1]}/#/workers")
+        expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    finally:
+        for each in started:
+            each.discard()
+    console_errors.clear()  # the browser logs the broken connection as an error
+
+
+def answers(url):
+    """Whether a coordinator answers there."""
+    try:
+        return httpx.get(f"{url}/api/health", trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

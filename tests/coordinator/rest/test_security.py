@@ -8,7 +8,7 @@ from strata.config import Settings
 from strata.coordinator.rest import page_files
 from strata.coordinator.rest.app import create_app
 from strata.coordinator.rest.request_checks import HttpLimits, RateLimit
-from strata.coordinator.rest.security import Access, is_loopback
+from strata.coordinator.rest.security import Access, Head, is_loopback
 from strata.errors import Overloaded, SettingError
 from tests.coordinator.rest.served import Coordinator
 
@@ -170,6 +170,30 @@ def test_invalid_page_api_url_is_refused(url):
 )
 def test_path_or_url_is_a_valid_page_api_url(url):
     assert Access(host="127.0.0.1", page_api_url=url).page_api_url == url
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "allowed"),
+    [
+        ("/api/health", {"origin": "http://head2:3000"}, True),
+        ("/api/tasks", {"origin": "http://head2:3000"}, False),
+        ("/api/health", {"origin": "http://evil.example"}, False),
+        ("/api/health", {}, False),
+    ],
+)
+def test_only_a_standby_page_may_ask_whether_the_coordinator_answers(path, headers, allowed):
+    pages = page_files.page_urls("http://head1:3000, http://head2:3000/")
+    access = Access(host="127.0.0.1", standby_pages=pages)
+    head = Head(method="GET", path=path, query="", client="127.0.0.1", headers=headers)
+    assert access.is_probe(head) == allowed
+
+
+@pytest.mark.parametrize(
+    "urls", ["head1:3000", "http://head1:3000/api", "http://a;b", "ftp://head1"]
+)
+def test_standby_pages_are_addresses(urls):
+    with pytest.raises(SettingError, match="standby_pages has"):
+        page_files.page_urls(urls)
 
 
 def test_other_origins_get_no_cors_headers(open_client):

@@ -1,6 +1,7 @@
 /** The live stream of the cluster's state: one connection for the whole page, reopened while the page is open. */
 import { api, ApiError, BASE, bodyOf } from "./client";
 import { applyPatch, type Cluster } from "./patches";
+import { changePage } from "./standby-pages";
 import type { Patch } from "./types";
 
 export type Connection =
@@ -75,6 +76,7 @@ export class LiveStore {
     const error = await probe();
     if (this.receivedAt !== receivedAt) return;
     if (error) this.set({ connection: this.connectionAfter(error) });
+    if (error?.status === 0) void changePage();
     if (error?.status !== 401) this.reopen();
   };
 
@@ -84,6 +86,7 @@ export class LiveStore {
     const error = await probe();
     if (source !== this.source) return;
     if (error) this.set({ connection: this.connectionAfter(error) });
+    if (error?.status === 0) void changePage();
     if (refused && error?.status !== 401) this.reopen();
   }
 

@@ -44,7 +44,7 @@ from strata.coordinator.rest.routes import (
     timeline_routes,
     workdir_routes,
 )
-from strata.coordinator.rest.security import Access, Guard
+from strata.coordinator.rest.security import HEALTH, Access, Guard
 from strata.coordinator.rest.views import live_patches, metrics_history
 from strata.coordinator.rest.views.past_state import PastReader, past_for
 from strata.coordinator.wrong_tokens import WrongTokens
@@ -188,7 +188,8 @@ def create_app(
 ) -> Guard:
     """The application with access control; raises if it would be reachable without a token."""
     limits = limits or HttpLimits()
-    files = page_files.load(api_url=settings.page_api_url)
+    pages = page_files.page_urls(settings.standby_pages)
+    files = page_files.load(api_url=settings.page_api_url, standby_pages=",".join(pages))
     documents = docs_files.listed()
     closing = asyncio.Event()
     recent = metrics_history.History(api.metrics)
@@ -214,7 +215,8 @@ def create_app(
         token=settings.token,
         page_origin=settings.page_origin,
         page_api_url=settings.page_api_url,
-        open_paths=frozenset({"/api/health", docs_files.PREFIX, *files, *documents}),
+        standby_pages=pages,
+        open_paths=frozenset({HEALTH, docs_files.PREFIX, *files, *documents}),
         streams=event_routes.PATHS,
     )
     counted = partial(api.metrics.count_request, "http")

@@ -11,6 +11,9 @@ A dashboard and its API may be served from different origins:
 - `page_api_url` (`VITE_API_URL`) is the API that the dashboard served here calls. The coordinator
   writes it into a placeholder of the HTML document and allows its origin in the content security
   policy.
+
+`standby_pages` are the dashboards of other coordinators. They are in the document and the policy
+too, so that the dashboard can find one that answers, and change to it.
 """
 
 import gzip
@@ -44,12 +47,29 @@ def check_api_url(url: str) -> None:
     parts = urlsplit(url)
     is_path = url.startswith("/") and not url.startswith("//") and not parts.netloc
     is_url = parts.scheme in ("http", "https") and bool(parts.netloc) and "@" not in parts.netloc
-    plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>;,\\")
-    if not (is_path or is_url) or not plain or parts.query or parts.fragment:
+    if not (is_path or is_url) or not is_plain(url) or parts.query or parts.fragment:
         raise SettingError(
             f"page_api_url is {url!r}, which is neither a path nor a URL",
             hint="give a path such as /strata/api, or a URL such as http://10.0.0.5:3000/api",
         )
+
+
+def is_plain(url: str) -> bool:
+    """Whether a URL can be written into an HTTP header as it is."""
+    return url.isascii() and url.isprintable() and not set(url) & set(" \"'<>;,\\")
+
+
+def page_urls(urls: str) -> list[str]:
+    """The URLs of `standby_pages`; raises unless each is one of a dashboard."""
+    found = [each.strip().rstrip("/") for each in urls.split(",") if each.strip()]
+    for url in found:
+        is_origin = url == api_origin(url) and url.startswith(("http://", "https://"))
+        if not is_origin or not is_plain(url) or "@" in url:
+            raise SettingError(
+                f"standby_pages has {url!r}, which is not the address of a dashboard",
+                hint="give scheme, host and port, such as http://head2:3000",
+            )
+    return found
 
 
 def api_origin(url: str) -> str:
@@ -85,7 +105,7 @@ TYPES = {
     ".json": "application/json",
 }
 COMPRESSED_TYPES = {"font/woff2", "image/png"}
-API_URL = b'<meta name="strata-api-url" content=""'
+PLACEHOLDER = '<meta name="strata-{}" content=""'
 
 
 class File:
@@ -114,25 +134,28 @@ class File:
         return Response(self.content, headers=sent, media_type=self.media_type)
 
 
-def load(folder: Path = FOLDER, api_url: str = "") -> dict[str, File]:
-    """The files by the path they are served at, with the URL of the API in the document."""
+def load(folder: Path = FOLDER, **given: str) -> dict[str, File]:
+    """The files by the path they are served at; the document with the `given` contents."""
     files: dict[str, File] = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix in TYPES:
             path = f"/{file.relative_to(folder).as_posix()}"
             caching = IMMUTABLE if path.startswith(NAMED_BY_CONTENT) else REVALIDATE
             content = file.read_bytes()
-            if path == INDEX and api_url:
-                content = with_api_url(content, api_url)
+            if path == INDEX:
+                content = filled_in(content, given)
             files[path] = File(content, TYPES[file.suffix], caching)
     return {"/": files[INDEX], **files} if INDEX in files else files
 
 
-def with_api_url(document: bytes, api_url: str) -> bytes:
-    """The document with the URL of the API filled in."""
-    assert document.count(API_URL) == 1, "web/index.html has no placeholder for the API's URL"
-    given = html.escape(api_url, quote=True).encode()
-    return document.replace(API_URL, API_URL[:-1] + given + b'"')
+def filled_in(document: bytes, given: dict[str, str]) -> bytes:
+    """The document with the contents of its placeholders, such as `api_url`."""
+    for name, content in given.items():
+        placeholder = PLACEHOLDER.format(name.replace("_", "-")).encode()
+        assert document.count(placeholder) == 1, f"web/index.html has no placeholder for {name}"
+        text = html.escape(content, quote=True).encode()
+        document = document.replace(placeholder, placeholder[:-1] + text + b'"')
+    return document
 
 
 def serving(path: str, file: File) -> HTTPRouteHandler:

@@ -18,7 +18,7 @@ Submitting a task runs code, and any web page in a browser can reach a port on t
 import asyncio
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from urllib.parse import parse_qs, urlsplit
@@ -62,6 +62,7 @@ from strata.wire.peer_user import Address, is_own_user
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+HEALTH = "/api/health"
 COOKIE_AGE_S = 30 * 86_400
 
 HEADERS = {
@@ -78,12 +79,11 @@ HEADERS = {
 }
 
 
-def security_headers(page_api_url: str = "") -> Headers:
-    """The headers of every response; the dashboard may also connect to `page_api_url`."""
-    origin = api_origin(page_api_url)
+def security_headers(page_api_url: str = "", standby_pages: Sequence[str] = ()) -> Headers:
+    """The headers of every response; the dashboard may also connect to these origins."""
+    origins = " ".join(filter(None, ("'self'", api_origin(page_api_url), *standby_pages)))
     policy = HEADERS["Content-Security-Policy"]
-    if origin:
-        policy = policy.replace("connect-src 'self'", f"connect-src 'self' {origin}")
+    policy = policy.replace("connect-src 'self'", f"connect-src {origins}")
     headers = HEADERS | {"Content-Security-Policy": policy}
     return [(name.lower().encode(), text.encode()) for name, text in headers.items()]
 
@@ -154,6 +154,7 @@ class Access(Struct, frozen=True, kw_only=True):
     token: str = ""
     page_origin: str = ""
     page_api_url: str = ""
+    standby_pages: Sequence[str] = ()
     open_paths: frozenset[str] = frozenset()
     streams: frozenset[str] = frozenset()
 
@@ -196,6 +197,10 @@ class Access(Struct, frozen=True, kw_only=True):
     def is_page(self, head: Head) -> bool:
         """Whether the request comes from the dashboard of another server (`page_origin`)."""
         return bool(self.page_origin) and head.headers.get("origin") == self.page_origin
+
+    def is_probe(self, head: Head) -> bool:
+        """Whether the dashboard of another coordinator asks if this one answers."""
+        return head.path == HEALTH and head.headers.get("origin") in self.standby_pages
 
     def check_login(self, head: Head) -> bool:
         """Whether the dashboard was opened with the token; raises if the token is wrong."""
@@ -292,7 +297,7 @@ class Guard:
         self._count_request = count_request
         self._wrong_tokens = wrong_tokens or WrongTokens(time.monotonic)
         self.admission = Admission(limits)
-        self._headers = security_headers(access.page_api_url)
+        self._headers = security_headers(access.page_api_url, access.standby_pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -303,6 +308,8 @@ class Guard:
         head = head_of(scope)
         cross_origin = self.access.is_page(head)
         more = cors_headers(self.access.page_origin) if cross_origin else []
+        if self.access.is_probe(head):
+            more = [(b"access-control-allow-origin", head.headers["origin"].encode())]
         send = with_headers(send, head, [*self._headers, *more])
         try:
             if cross_origin and head.method == "OPTIONS":

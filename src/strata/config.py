@@ -185,6 +185,9 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     owner: str = ""
     gpu_count: Index | None = None
 
+    """Seconds without an acknowledgement of another worker's host before its connection broke."""
+    peer_timeout_s: Seconds = 30.0
+
     """Capture output in the SDK (off if an agent reads the pipes); least severe level to send."""
     capture_output: bool = True
     capture_level: Literal["debug", "info", "warn", "error"] = "debug"

@@ -83,9 +83,32 @@ def test_host_that_dies_between_beats_is_lost_as_a_whole_and_replaced_elsewhere(
         (34.0, first, "agent"),
         (34.0, second, "agent"),
     ]
+    assert {fact.evidence["silence_s"] for _, fact in of(found, WorkerLost)} == {30.0}
     assert len(of(found, GenerationChanged)) == 1
     ((_, placed),) = of(found, TaskPlaced)
     assert {p.agent for p in placed.placements.values()} == {"b"}
+
+
+def test_worker_without_heartbeats_is_not_said_to_hang():
+    """Its step may have ended since its last heartbeat: a hang is what heartbeats report."""
+    world = World()
+    (a,) = world.join(world.submit(1), "a")
+    watch = Watch(Timeouts(heartbeat_timeout_s=TIMEOUT_S, hang_floor_s=5, hang_report_s=0))
+    watch.adopt(world.state, 0)
+
+    def beats(second, step):
+        watch.beat("a", a.incarnation, Beat(step=step, training=True), int(second * SECOND_NS))
+
+    def losses(second):
+        found = watch.overdue(world.state, int(second * SECOND_NS))
+        return [(loss.signal, loss.evidence) for each in found for loss in each.workers]
+
+    for second in range(10):
+        beats(second, step=second)
+    assert losses(20) == [], "no heartbeat since step 9 began"
+    beats(20, step=9)
+    ((signal, evidence),) = losses(21)
+    assert (signal, evidence["stuck_s"]) == ("hang", 12.0)
 
 
 def test_silent_worker_of_a_living_host_is_lost_at_its_own_deadline():

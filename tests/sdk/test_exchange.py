@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from strata.core.workers.exchange_facts import PeerLagged
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, Unavailable
 from strata.sdk.peers import exchange_log
 from strata.sdk.peers.exchange import HELLO, MAGIC, Exchange, LinkBroken
 from strata.sdk.peers.exchange_log import ExchangeLog
@@ -279,6 +279,22 @@ def test_exchange_continues_without_a_killed_member(group):
         assert survivor.ends() == 0
         last = survivor.says("agreed", count=6)
         assert last["mean"] == [pytest.approx(2 / 3)]
+
+
+def test_rank_0_that_cannot_be_reached_is_an_error_that_names_it():
+    circle = Circle(2)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"could not connect to rank 0 at {address}") as found:
+            Exchange(
+                *(1, 1, 2, address, TOKEN, circle.meeting),
+                *(circle.over.is_set, lambda: False),
+                name="w1",
+                peer_timeout_s=0.2,
+            )
+    assert "check the network between their hosts" in found.value.hint
+    circle.close()
 
 
 def test_link_that_breaks_between_living_members_makes_a_new_generation(hub, group):

@@ -39,19 +39,24 @@ def declare_agent(d: Decision, c: DeclareAgentLost) -> None:
 def declare_together(d: Decision, c: DeclareLosses) -> None:
     """Declare hosts, the workers on them, and other workers lost, as one change."""
     gone: dict[str, str] = {}
+    silences_s: dict[str, float] = {}
     for host in c.agents:
         agent = d.state.agents.get(host.agent)
         if agent is not None and agent.up and agent.incarnation == host.incarnation:
             fact = AgentLost(agent=host.agent, incarnation=host.incarnation, reason=host.reason)
             gone[host.agent] = d.record(fact, host.cause)
+            silences_s[host.agent] = host.silence_s
     # Hosts first: their loss is the reason why the workers on them are silent.
-    lose(d, [*_workers_on(d, gone), *c.workers])
+    lose(d, [*_workers_on(d, gone, silences_s), *c.workers])
     if gone:
         place_waiting(d, tuple(gone.values()))
 
 
-def _workers_on(d: Decision, gone: dict[str, str]) -> list[DeclareLost]:
-    """The losses of the living workers on lost hosts; `gone` maps each host to its fact."""
+def _workers_on(
+    d: Decision, gone: dict[str, str], silences_s: dict[str, float]
+) -> list[DeclareLost]:
+    """The losses of the living workers on lost hosts; `gone` maps each host to its fact, and
+    `silences_s` to the seconds since its last heartbeat, if that is why it is lost."""
     if not gone:
         return []
     return [
@@ -60,6 +65,7 @@ def _workers_on(d: Decision, gone: dict[str, str]) -> list[DeclareLost]:
             incarnation=worker.incarnation,
             signal="agent",
             reason=f"its host {placement.agent} is lost",
+            evidence={"silence_s": silence_s} if (silence_s := silences_s[placement.agent]) else {},
             cause=(gone[placement.agent],),
         )
         for task in d.state.tasks.values()

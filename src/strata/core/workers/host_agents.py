@@ -94,6 +94,7 @@ class DeclareAgentLost(Command, frozen=True):
     agent: str
     incarnation: int
     reason: str
+    silence_s: float = 0.0
 
 
 class ReportExit(Command, frozen=True):

@@ -59,6 +59,10 @@ from strata.core.workers.worker_lifecycle import (
 TOGETHER_NS = 50_000_000
 """Connections that break within this time of the first one are handled together."""
 
+BEAT_LOOKS = 30
+"""A step that is too old is looked at so often within a heartbeat timeout until a heartbeat says
+that it still is."""
+
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
     | {BarrierOpened, BarrierReleased, BarrierFailed, StorageUnreachable, StorageReached}
@@ -318,8 +322,9 @@ class Watch:
             return _lost(
                 worker, heard, "heartbeat", f"no heartbeat for {since_beat_s:.1f} s", evidence
             )
+        # What the last heartbeat reported: without heartbeats the step may have ended since.
         limit = self.steps.limit(heard)
-        if limit is not None and now_ns - heard.step_ns >= limit.limit_ns:
+        if limit is not None and heard.beat_ns - heard.step_ns >= limit.limit_ns:
             stuck_s = (now_ns - heard.step_ns) / SECOND_NS
             reason = (
                 f"heartbeats arrive, but step {heard.step} is {stuck_s:.0f} s old ({limit.text()})"
@@ -342,7 +347,8 @@ class Watch:
             moments.append(heard.broken_ns + _ns(self.timeouts.connection_grace_s))
         limit = self.steps.limit(heard)
         if limit is not None:
-            moments.append(heard.step_ns + limit.limit_ns)
+            due_ns = heard.step_ns + limit.limit_ns
+            moments.append(due_ns if due_ns > now_ns else now_ns + heard.timeout_ns // BEAT_LOOKS)
         return max(min(moments), now_ns + 1)
 
     def _check_agent(self, agent: str, due_ns: int, now_ns: int) -> list[DeclareAgentLost]:
@@ -352,8 +358,15 @@ class Watch:
         if now_ns < heard.deadline_ns:
             self._look(heard, heard.deadline_ns, "agent", agent)
             return []
-        reason = f"no heartbeat for {(now_ns - heard.beat_ns) / SECOND_NS:.1f} s"
-        return [DeclareAgentLost(agent=agent, incarnation=heard.incarnation, reason=reason)]
+        silence_s = (now_ns - heard.beat_ns) / SECOND_NS
+        return [
+            DeclareAgentLost(
+                agent=agent,
+                incarnation=heard.incarnation,
+                reason=f"no heartbeat for {silence_s:.1f} s",
+                silence_s=silence_s,
+            )
+        ]
 
     def _check_barrier(self, state: Cluster, task: str, barrier: str, now_ns: int) -> list[Command]:
         round, deadline = self._barriers.get((task, barrier), (0, 0))

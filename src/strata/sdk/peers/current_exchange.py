@@ -100,6 +100,7 @@ class CurrentExchange:
                     lambda: self.interrupted or membership.left_by_peer,
                     stopped,
                     name=self._worker.session.identity.worker_id,
+                    peer_timeout_s=self._worker.peer_timeout_s,
                 )
             finally:
                 self.log.connecting = 0

@@ -5,11 +5,12 @@ bit-identical on all members. That is simple and fast for a small model (two wor
 megabyte in about a millisecond); for large models use the collectives of PyTorch and JAX.
 
 Each generation connects again: rank 0 listens at the address in its standing; the others connect
-and send the generation's token and their names. A broken connection (a killed member, a cable) ends
-the exchange for all members quickly: the worker that notices closes its connections, and all wait
-for the next generation. Rank 0 first tells the others which member it lost. If all members are
-alive, no new generation forms, so the worker requests one. Then `GenerationChanged` is raised: the
-step was not applied here.
+and send the generation's token and their names. A broken connection (a killed member, a host that
+acknowledges nothing for `peer_timeout_s`) ends the exchange for all members quickly: the worker
+that notices closes its connections, and all wait for the next generation. Rank 0 first tells the
+others which member it lost. If all members are alive, no new generation forms, so the worker
+requests one. Then `GenerationChanged` is raised: the step was not applied here. A worker that
+cannot connect to rank 0 for as long raises `Unavailable`.
 """
 
 import logging
@@ -26,8 +27,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, Unavailable
 from strata.sdk.peers.exchange_log import ExchangeLog, Transport
+from strata.sdk.peers.peer_sockets import prepared, unanswered_s
 from strata.sdk.peers.value_tree import as_array, flatten, rebuild
 from strata.sdk.session.channel import MeetingPlace
 
@@ -45,6 +47,8 @@ WAIT_SLICE_S = 0.05
 HELLO_TIMEOUT_S = 2.0
 FIND_LOST_S = 0.25
 """How long a worker looks for the lost member after a PyTorch collective failed."""
+
+PEER_TIMEOUT_S = 30.0
 
 NOBODY = -1
 
@@ -85,7 +89,9 @@ class Exchange:
         stopped: Callable[[], bool],
         *,
         name: str,
+        peer_timeout_s: float = PEER_TIMEOUT_S,
     ) -> None:
+        self._peer_timeout_s = peer_timeout_s
         self.generation, self.rank = generation, rank
         self.host = meeting.address.rpartition(":")[0]
         self.members = [name]
@@ -337,6 +343,8 @@ class Exchange:
         reads, writes = ([], [link]) if unsent else ([link], [])
         while not any(select.select(reads, writes, [], WAIT_SLICE_S)):
             self._require_present()
+            if (silent_s := unanswered_s(link)) > self._peer_timeout_s:
+                raise self._broken(link, f"its host has acknowledged nothing for {silent_s:.1f} s")
             if unsent and self.log is not None:
                 held_s = time.monotonic() - since_s
                 self.log.held(self._name_of(self._rank_of(link)), unsent, held_s)
@@ -360,22 +368,35 @@ class Exchange:
                 continue
             known = (mark, theirs) == (MAGIC, generation) and compare_digest(proof, token)
             if known and 0 < rank < self._world_size:
-                found[rank] = _prepared(link)
+                found[rank] = prepared(link, self._peer_timeout_s)
             else:
                 link.close()
         return [found[rank] for rank in sorted(found)]
 
     def _reach(self, leader: str, hello: bytes) -> socket.socket:
-        """Connect to rank 0, which may not accept connections yet."""
+        """Connect to rank 0, which may not accept connections yet.
+
+        Its process listens, or the generation soon ends: where no connection can be made for long,
+        the network between the hosts is cut, and a next generation would wait like this one.
+        """
         host, _, port = leader.rpartition(":")
+        deadline_s = time.monotonic() + self._peer_timeout_s
         while True:
+            left_s = max(WAIT_SLICE_S, min(5.0, deadline_s - time.monotonic()))
             try:
-                link = _prepared(socket.create_connection((host, int(port)), timeout=5.0))
-                link.sendall(hello)
+                link = socket.create_connection((host, int(port)), timeout=left_s)
+                prepared(link, self._peer_timeout_s).sendall(hello)
                 return link
             except OSError as error:
                 log.debug("rank 0 cannot be reached yet: %s", error)
                 self._require_present()
+                if time.monotonic() >= deadline_s:
+                    raise Unavailable(
+                        f"could not connect to rank 0 at {leader} within "
+                        f"{self._peer_timeout_s:g} s: {error}",
+                        hint="both workers reach the coordinator: check the network between their "
+                        "hosts (routes, firewalls)",
+                    ) from error
                 time.sleep(WAIT_SLICE_S)
 
 
@@ -384,12 +405,6 @@ def _greeting(link: socket.socket) -> tuple[bytes, int, int, bytes]:
     link.settimeout(HELLO_TIMEOUT_S)
     mark, generation, rank, token = HELLO.unpack(link.recv(HELLO.size, socket.MSG_WAITALL))
     return mark, generation, rank, token
-
-
-def _prepared(link: socket.socket) -> socket.socket:
-    link.settimeout(None)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return link
 
 
 def _weighted(leaf: NDArray[Any], weight: float) -> NDArray[Any]:

@@ -47,6 +47,7 @@ class RunWorker(RecordedWorker):
         self.membership = Membership(self.meeting.address)
         self.state: Reported = "initializing"
         self.waiting = False
+        self.peer_timeout_s = settings.peer_timeout_s
         self.epoch = 0
         self.loss: float | None = None
         self.busy_s = self.data_s = 0.0

@@ -111,10 +111,8 @@ def lost(
     if alive is not None or exited is not None:
         return _alive(search, loss, body, alive or exited, chain, cost)
     host = _host_lost(search, loss, body)
-    if host is not None:
-        text = f"yes, its host was lost: {sentence(host)}; {declared}"
-        return Answer(verdict="yes", text=text, chain=in_order([*chain, link(host)]), cost=cost)
-    return _unseen(search, loss, body, chain, cost)
+    chain = chain if host is None else in_order([*chain, link(host)])
+    return _unseen(search, loss, body, host, chain, cost)
 
 
 def _seen_first(exited: Record | None, loss: Record) -> bool:
@@ -154,10 +152,20 @@ def _script_failed(
 
 
 def _unseen(
-    search: LogSearch, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost
+    search: LogSearch,
+    loss: Record,
+    body: WorkerLost,
+    host: Record | None,
+    chain: list[Link],
+    cost: Cost,
 ) -> Answer:
-    """No exit is recorded, and the worker sent nothing more."""
+    """No exit is recorded, and the worker sent nothing more; nor did its `host`, if that is lost.
+
+    A host that sends nothing may be switched off or cut off: which one shows when it returns.
+    """
     declared = _declared(body)
+    if host is not None:
+        declared = f"its whole host was lost or cut off ({sentence(host)}); {declared}"
     holes = search.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     if loss.at_ns + AROUND_NS > search.extent.to_ns:
         left = seconds(search.extent.to_ns - loss.at_ns)

@@ -27,6 +27,7 @@ from strata.sdk.peers.blob_server import ATTEMPT_HEADER, CAUSE_HEADER, PEER_HEAD
 from strata.sdk.record.recorder import RecordedOperation, Recorder
 
 TIMEOUT_S = 90.0
+CONNECT_TIMEOUT_S = 10.0
 MESSAGE_TIMEOUT_S = 10.0
 TRIES = 3
 
@@ -34,7 +35,18 @@ Result = TypeVar("Result")
 
 
 class PeerConnection(http.client.HTTPConnection):
-    """A connection that is closed with its thread or its `PeerClient`."""
+    """A connection that is closed with its thread or its `PeerClient`. A peer may take longer to
+    answer than to accept the connection, which its kernel does."""
+
+    def connect(self) -> None:
+        """Connect, and wait at most `CONNECT_TIMEOUT_S`."""
+        answer_timeout_s = self.timeout
+        self.timeout = min(CONNECT_TIMEOUT_S, answer_timeout_s or CONNECT_TIMEOUT_S)
+        try:
+            super().connect()
+        finally:
+            self.timeout = answer_timeout_s
+        self.sock.settimeout(answer_timeout_s)
 
     def __del__(self) -> None:
         self.close()

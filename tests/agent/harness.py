@@ -104,13 +104,17 @@ class Api:
 
     def __init__(self, coordinator) -> None:
         self.coordinator = coordinator
+        token = getattr(coordinator, "token", "")
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def get(self, path: str, **params):
-        answer = httpx.get(f"{self.coordinator.http_url}/api{path}", params=params)
+        url = f"{self.coordinator.http_url}/api{path}"
+        answer = httpx.get(url, params=params, headers=self.headers)
         return answer.raise_for_status().json()
 
     def post(self, path: str, **body):
-        answer = httpx.post(f"{self.coordinator.http_url}/api{path}", json=body)
+        url = f"{self.coordinator.http_url}/api{path}"
+        answer = httpx.post(url, json=body, headers=self.headers)
         return answer.raise_for_status().json()
 
     def submit(self, script: Path, workers: int, **given) -> str:

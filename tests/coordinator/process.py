@@ -40,6 +40,7 @@ class Process:
         self._output = folder / "up.log"
         self._process: subprocess.Popen | None = None
         self.prefix: list[str] = []
+        self.token = str(settings.get("token", ""))
         self.http_url = ""
 
     @property

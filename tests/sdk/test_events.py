@@ -1,18 +1,23 @@
 """The recorder: events have no gaps in numbers, are bounded, and are kept until stored."""
 
 import os
+import resource
 import threading
+from contextlib import contextmanager, suppress
 
+import msgspec
 import pytest
 
 from strata.coordinator.sessions.backlog import MAX_MESSAGES
 from strata.core.events import Fact
 from strata.core.workers.worker_facts import CODEC, KINDS, EventsDropped, StepFinished
 from strata.errors import Corrupt
+from strata.sdk.record.blackbox import BlackBox, read_newest
 from strata.sdk.record.line_buffer import LAST_LINES, LineBuffer
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.record.spool import Spool, read_spool
 from strata.store.event_batches import unpack
+from strata.store.event_store import Batch
 
 
 class Note(Fact, frozen=True):
@@ -116,6 +121,74 @@ def test_events_wait_while_the_spool_is_full(tmp_path):
     steps = sum(isinstance(e.body, StepFinished) for e in events + later)
     assert steps + dropped == 4_000
     recorder.close()
+
+
+@contextmanager
+def full_disk():
+    """No file of this process may grow: writes fail as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_events_on_a_full_disk_wait_in_memory_and_are_sent(recorder, tmp_path):
+    with full_disk():
+        for number in range(100):
+            recorder.emit(Note(text="x" * 500 + str(number)))
+            recorder.collect()
+        events = sent(recorder)
+    assert [event.seq for event in events] == list(range(100))
+    assert {event.kind for event in events} == {"Note"}
+    recorder.reattached(stored_seq=49)
+    assert [event.seq for event in sent(recorder)] == list(range(50, 100))
+    recorder.stored(99)
+    assert recorder.delivered
+    recorder.emit(Note(text="after"))
+    assert [event.seq for event in sent(recorder)] == [100]
+    (file,) = tmp_path.glob("*.events")
+    assert [batch.first_seq for batch in read_spool(file)] == [100], "it is on disk again"
+
+
+def test_memory_for_events_on_a_full_disk_is_bounded(tmp_path):
+    spool = Spool(tmp_path, "w", 1)
+    batch = Batch(
+        node="w",
+        incarnation=1,
+        first_seq=0,
+        count=1,
+        wall_from_ns=1,
+        wall_to_ns=1,
+        kinds=["Note"],
+        payload=bytes(2**20),
+    )
+    held = 0
+    with full_disk(), suppress(OSError):
+        for held in range(100):
+            spool.add(msgspec.structs.replace(batch, first_seq=held))
+    assert 0 < held < 10
+    spool.stored(99)
+    assert spool.empty
+    spool.close()
+
+
+def test_black_box_on_a_full_disk_is_in_memory(tmp_path):
+    """A write to a mapped page that the disk has no block for would end the process."""
+    with full_disk():
+        box = BlackBox(tmp_path / "w.newest", "w", 1)
+    for number in range(5_000):
+        box.note(number, (number, 1, 1, Note(text="x"), (), ""))
+    assert read_newest(tmp_path / "w.newest", -1) is None
+    box.close(keep=False)
+
+
+def test_blocks_of_the_black_box_are_allocated_when_it_is_made(tmp_path):
+    box = BlackBox(tmp_path / "w.newest", "w", 1)
+    found = (tmp_path / "w.newest").stat()
+    assert found.st_blocks * 512 >= found.st_size > 0
+    box.close(keep=False)
 
 
 def test_failing_disk_drops_events_but_not_the_worker(recorder, monkeypatch):

@@ -5,14 +5,20 @@ the process. So each event is also written at once to a memory-mapped file: that
 call, and the kernel keeps the pages however the process ends. The agent that delivers the spool of
 an ended process reads the rest of its events here.
 
+The blocks of the file are allocated when it is made: a write to a mapped page for which a full disk
+has no block ends the process (SIGBUS). Where that is impossible, the ring is in memory only.
+
 The file has a header (the node, the last spooled event, the next seq) and a ring of slots of equal
 size. An event that does not fit into a slot is missing here, and counted.
 """
 
+import logging
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct as Layout
+from typing import BinaryIO
 
 import msgspec
 
@@ -21,10 +27,13 @@ from strata.errors import UNDECODABLE
 from strata.store.event_batches import deflate
 from strata.store.event_store import Batch
 
+log = logging.getLogger(__name__)
+
 SUFFIX = ".newest"
 SLOTS = 1_024
 SLOT_BYTES = 256
 HEADER_BYTES = 512
+FILE_BYTES = HEADER_BYTES + SLOTS * SLOT_BYTES
 NAME_AT, NAME_BYTES = 32, 400
 
 _header = Layout("<qqq")
@@ -54,8 +63,7 @@ class BlackBox:
     def __init__(self, path: Path, node: str, incarnation: int) -> None:
         self._path = path
         with path.open("w+b") as file:
-            file.truncate(HEADER_BYTES + SLOTS * SLOT_BYTES)
-            self._map = mmap.mmap(file.fileno(), 0)
+            self._map = _mapped(file)
         name = node.encode()[:NAME_BYTES]
         self._map[NAME_AT : NAME_AT + len(name)] = name
         self._incarnation = incarnation
@@ -86,6 +94,19 @@ class BlackBox:
         self._map.close()
         if not keep:
             self._path.unlink(missing_ok=True)
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap:
+    """Map a new file with all its blocks, or memory without a file if the disk has no room."""
+    try:
+        file.truncate(FILE_BYTES)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, FILE_BYTES)
+    except OSError as error:
+        log.warning("%s cannot be written; a crash loses the newest events: %s", file.name, error)
+        file.truncate(0)
+        return mmap.mmap(-1, FILE_BYTES)
+    return mmap.mmap(file.fileno(), 0)
 
 
 def read_newest(path: Path, spooled_seq: int) -> Batch | None:

@@ -10,8 +10,12 @@ record is ignored.
 The file only grows, and is truncated when everything in it is stored. It needs no compaction:
 batches are stored within a round trip, and at the limit nothing is added until the coordinator has
 stored everything, which empties it.
+
+A batch that the disk refuses (full, read-only) is held in memory until it is stored, up to a limit;
+only a crash of this process then loses it.
 """
 
+import logging
 import os
 import re
 import tempfile
@@ -30,7 +34,10 @@ from strata.sdk.record import blackbox
 from strata.store.event_store import Batch
 from strata.wire.v1 import coordinator_pb2 as pb
 
+log = logging.getLogger(__name__)
+
 DEFAULT_MAX_BYTES = 64 * 2**20
+MAX_HELD_BYTES = 8 * 2**20
 FORGOTTEN_AFTER_S = 7 * 86400
 SUFFIX = ".events"
 
@@ -43,6 +50,7 @@ class _Entry(Struct, frozen=True, gc=False):
     stop_seq: int
     offset: int
     size: int
+    held: Batch | None = None
 
 
 def default_folder() -> Path:
@@ -73,6 +81,7 @@ class Spool:
         self.in_flight_bytes = 0
         self._file = open(self.path, "w+b", buffering=0)  # noqa: SIM115 - open until `close`
         self._size = 0
+        self._held_bytes = 0
         self._entries: deque[_Entry] = deque()
         self._sent = 0
 
@@ -92,22 +101,42 @@ class Spool:
         return not self._entries
 
     def add(self, batch: Batch) -> None:
-        """Write a batch; it is read back when it is sent."""
+        """Write a batch; it is read back when it is sent.
+
+        Raises if the disk refuses it and too much is held in memory already.
+        """
         body = msgspec.msgpack.encode(batch)
         record = _head.pack(len(body), zlib.crc32(body)) + body
+        held = None
+        try:
+            self._write(record)
+        except OSError as error:
+            if self._held_bytes + len(record) > MAX_HELD_BYTES:
+                raise
+            if not self._held_bytes:
+                log.warning("events are held in memory: %s cannot be written: %s", self.path, error)
+            held = batch
+            self._held_bytes += len(record)
+        entry = _Entry(
+            first_seq=batch.first_seq,
+            stop_seq=batch.stop_seq,
+            offset=self._size,
+            size=len(record),
+            held=held,
+        )
+        self._entries.append(entry)
+        self._size += len(record) if held is None else 0
+
+    def _write(self, record: bytes) -> None:
+        """Append a record; of one that does not fit nothing is left in the file."""
         self._file.seek(self._size)
         unwritten = memoryview(record)
-        while unwritten:
-            unwritten = unwritten[self._file.write(unwritten) :]
-        self._entries.append(
-            _Entry(
-                first_seq=batch.first_seq,
-                stop_seq=batch.stop_seq,
-                offset=self._size,
-                size=len(record),
-            )
-        )
-        self._size += len(record)
+        try:
+            while unwritten:
+                unwritten = unwritten[self._file.write(unwritten) :]
+        except OSError:
+            self._file.truncate(self._size)
+            raise
 
     def next_unsent(self) -> Batch | None:
         """The oldest unsent batch of this connection; marks it as sent."""
@@ -116,6 +145,8 @@ class Spool:
         entry = self._entries[self._sent]
         self._sent += 1
         self.in_flight_bytes += entry.size
+        if entry.held is not None:
+            return entry.held
         self._file.seek(entry.offset + _head.size)
         return _decoder.decode(self._file.read(entry.size - _head.size))
 
@@ -124,6 +155,7 @@ class Spool:
         self.stored_seq = max(self.stored_seq, seq)
         while self._entries and self._entries[0].stop_seq <= self.stored_seq + 1:
             entry = self._entries.popleft()
+            self._held_bytes -= entry.size if entry.held is not None else 0
             if self._sent:
                 self._sent -= 1
                 self.in_flight_bytes -= entry.size
@@ -136,6 +168,7 @@ class Spool:
         for place, entry in enumerate(self._entries):
             if entry.first_seq == first_seq:
                 del self._entries[place]
+                self._held_bytes -= entry.size if entry.held is not None else 0
                 if place < self._sent:
                     self._sent -= 1
                     self.in_flight_bytes -= entry.size

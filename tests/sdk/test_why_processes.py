@@ -361,6 +361,8 @@ class TestCoordinatorRestart:
             for trainee in crowd.values():
                 trainee.says("joined")
             self._hold_up(strata_up, tmp_path)
+            with open_timeline(tmp_path / "data") as timeline:
+                paused = TimelineQueries(timeline).why("outage")
             strata_up.kill()
             crowd["b"].kill()
             strata_up.start()
@@ -371,13 +373,24 @@ class TestCoordinatorRestart:
                 trust = queries.why("trust")
                 timeout = queries.why("timeout", params={"worker": "b", "timeout_s": "1"})
                 drop = queries.why("changed", params={"task": "default-1"})
+            outage = until(lambda: self._outage(tmp_path, "a"), what="a's record of it")
         finally:
             strata_up.close()
+        assert paused.answer.startswith("yes: it answered no heartbeat for 2.")
+        assert "was not restarted: its process was stopped or starved" in paused.answer
+        assert outage.answer.startswith("yes: its process had ended and was started again")
         assert "it did not reconnect after the coordinator's restart" in lost.answer
         assert lost.verdict in ("open", "unknown"), "nobody saw its process end"
         assert not [each for each in trust.findings if "jumped" in each]
         assert timeout.answer.startswith("yes: reattach_grace_s was 1.5 s")
         assert drop.verdict == "yes"
+
+    @staticmethod
+    def _outage(folder, worker):
+        """The answer about the outage when it knows this worker's record of it."""
+        with open_timeline(folder / "data") as timeline:
+            answer = TimelineQueries(timeline).why("outage")
+        return answer if f"{worker} lost the connection" in answer.answer else None
 
     @staticmethod
     def _facts(folder, kind, node=None):

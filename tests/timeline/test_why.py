@@ -390,7 +390,7 @@ class TestCheckpoints:
 
 class TestAsking:
     def test_questions_are_numbered_in_order(self):
-        assert [question.number for question in QUESTIONS.values()] == list(range(1, 19))
+        assert [question.number for question in QUESTIONS.values()] == list(range(1, 20))
 
     def test_unknown_question_or_parameter_is_refused(self, calm):
         with pytest.raises(InvalidArgument):

@@ -84,7 +84,7 @@ def test_event_has_the_same_id_in_all_endpoints(coordinator, get):
 
 
 def test_why_story_and_diff(get):
-    assert len(get("questions").json()) == 18
+    assert len(get("questions").json()) == 19
     assert get("why", question="trust").json()["verdict"] in ("yes", "no")
     registered = get("events", kind="WorkerRegistered").json()[0]
     assert get("why", ref=registered["ref"]).json()["chain"]

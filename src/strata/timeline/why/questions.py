@@ -17,6 +17,7 @@ from strata.timeline.why import (
     alert_evidence,
     barrier_stalls,
     checkpoint_outcomes,
+    coordinator_outages,
     hangs,
     message_delivery,
     run_checks,
@@ -158,6 +159,12 @@ QUESTIONS: dict[str, Question] = {
             text="Why was this alert raised?",
             ask=alert_evidence.alert,
         ),
+        Question(
+            number=19,
+            name="outage",
+            text="Was the coordinator away, and for how long?",
+            ask=coordinator_outages.outage,
+        ),
     )
 }
 
@@ -207,6 +214,7 @@ def _converted(param: ParamAnswer, value: str) -> object:
 
 
 SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "CoordinatorStarted": ("outage", ()),
     "WorkerLost": ("lost", ("worker",)),
     "AlertRaised": ("alert", ("alert",)),
     "AlertRepeated": ("alert", ("alert",)),
@@ -238,7 +246,7 @@ SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "StacksCollected": ("hang", ("task",)),
     "StackCollectionEnded": ("hang", ("task",)),
 }
-TIMED = frozenset({"lost", "unfinished", "changed", "samples", "slow", "hang"})
+TIMED = frozenset({"lost", "unfinished", "changed", "samples", "slow", "hang", "outage"})
 BY_NODE = {"request": "worker", "slow": "worker"}
 
 
@@ -279,6 +287,10 @@ def why_event(search: LogSearch, record: Record) -> tuple[str, Answer]:
         name, params = suggested
         return name, ask(search, name, params)
     chain = search.ancestry(record)
+    reason = record.text("reason")
+    if len(chain) == 1 and reason:
+        text = f"yes: no event before it is its cause; its own record says why: {reason}"
+        return "cause", Answer(verdict="yes", text=text, chain=chain)
     if len(chain) == 1:
         text = "unknown: no cause of this event is recorded"
         return "cause", Answer(verdict="unknown", text=text, chain=chain, cost=Cost())

@@ -5,6 +5,8 @@
 # make generate   write every generated file; tests compare them with their sources
 # make bench      run the benchmarks and render docs/BENCHMARKS.md
 # make fuzz       run every fuzz target for SECONDS each (60); TARGETS="log grpc" runs some
+# make faults     plant every fault of tests/faults, measure, and render docs/FAULTS.md
+# make chaos      plant random faults into one cluster for MINUTES, drawn by SEED
 # make package    generate, build the site, then build a wheel
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +16,7 @@ PIP := pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test fmt fuzz generate package docs site pages bench stopwatch proto golden web demo lock clean
+.PHONY: run test fmt fuzz generate package docs site pages bench stopwatch faults chaos proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
@@ -58,6 +60,15 @@ pages: $(VENV)/test.stamp
 # The first minutes of a new user, with the time of each step; it downloads what pip installs.
 stopwatch: $(VENV)/test.stamp
 	$(BIN)/python -m tests.install.stopwatch > docs/STOPWATCH.md
+
+# Every fault of the matrix, measured on this machine; some need root (a small disk, namespaces).
+faults: $(VENV)/test.stamp $(VENV)/system.stamp
+	FAULTS_OUT=tests/faults/results.json $(BIN)/pytest -q tests/faults/test_matrix.py
+	$(BIN)/python -m tests.faults.table > docs/FAULTS.md
+
+MINUTES ?= 10
+chaos: $(VENV)/test.stamp
+	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Results are stored in benchmarks/results and rendered to docs/BENCHMARKS.md. ONLY="core store" runs
 # some of the scripts.

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 STRATA = [sys.executable, "-c", "from strata.cli import main; main()"]
-START_S = 20.0
+START_S = 60.0
 
 
 def free_port() -> int:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from docs.site.pages import DOCS, ROOT
 
-GENERATED = {"EVENTS.md", "LIFECYCLES.md", "SEEDS.md", "BENCHMARKS.md", "STOPWATCH.md"}
+GENERATED = {"EVENTS.md", "LIFECYCLES.md", "SEEDS.md", "BENCHMARKS.md", "STOPWATCH.md", "FAULTS.md"}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]*)"')
 LANGUAGES = {"python", "bash", "console", "json", "toml", "text", "yaml"}

@@ -19,7 +19,7 @@ from strata.core.record import snapshot_versions
 from strata.core.state import Cluster as State
 from strata.store.event_store import EventReader
 from strata.store.snapshots import newest_state
-from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.read.records import ref_of_cause
 from tests.agent.harness import environment
 from tests.coordinator.process import STRATA
 from tests.faults.exact_trainee import GLOBAL_BATCH, SAMPLES
@@ -57,13 +57,14 @@ def check(trial: Trial, why: Why) -> Checked:
     (feed,) = audit["feeds"]
     once = sum(each["once"] for each in feed["epochs"])
     assert (feed["steps"], once) == (steps, steps * GLOBAL_BATCH), audit["summary"]
-    said = f"{answer['answer']}\n" + "\n".join(each["text"] for each in answer["chain"])
-    assert re.search(why.names, said), f"`strata why {' '.join(why.asked)}` said: {said}"
+    said = [answer["answer"], *answer["findings"], *(each["text"] for each in answer["chain"])]
+    named = next((line for line in said if re.search(why.names, line)), None)
+    assert named, f"`strata why {' '.join(why.asked)}` does not name {why.names!r}: {said}"
     require_growing_generations(trial)
-    with open_timeline(trial.cluster.folder / "data") as timeline:
-        lost_facts = count_lost_facts(trial, timeline.reader)
-        require_equal_replay(trial, timeline.reader)
-    return Checked(steps, lost, lost_facts, answer["answer"])
+    with trial.cluster.reader() as reader:
+        lost_facts = count_lost_facts(trial, reader)
+        require_equal_replay(trial, reader)
+    return Checked(steps, lost, lost_facts, named)
 
 
 def answers(trial: Trial, asked: list[tuple[str, ...]]) -> list[str]:
@@ -75,16 +76,16 @@ def answers(trial: Trial, asked: list[tuple[str, ...]]) -> list[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment(**trial.cluster.variables),
         )
         for verb in asked
     ]
-    found = []
-    for verb, process in zip(asked, started, strict=True):
-        output, error = process.communicate(timeout=WAIT_S)
+    ended = [process.communicate(timeout=WAIT_S) for process in started]
+    for verb, process, (output, error) in zip(asked, started, ended, strict=True):
         assert process.returncode == 0, f"strata {' '.join(verb)}: {error or output}"
-        found.append(output if "--json" in verb else "")
-    return found
+    return [
+        output if "--json" in verb else "" for verb, (output, _) in zip(asked, ended, strict=True)
+    ]
 
 
 def newest_checkpoint(trial: Trial) -> str:
@@ -136,7 +137,7 @@ def same(seen: dict[str, Any], stored: Event | None) -> bool:
     if stored is None or seen["kind"] != stored.kind:
         return False
     body = msgspec.convert(seen["fields"], type(stored.body))
-    return (seen["cause"], body) == (list(stored.cause), stored.body)
+    return (seen["cause"], body) == ([ref_of_cause(each) for each in stored.cause], stored.body)
 
 
 def require_equal_replay(trial: Trial, reader: EventReader) -> None:

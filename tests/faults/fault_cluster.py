@@ -7,16 +7,22 @@ one task of it, on two workers, that a fault is planted into.
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from strata.core.cluster import CODEC
+from strata.store.event_store import EventReader
+from strata.store.postgres import PostgresReader
+from strata.timeline.archive.run_lookup import open_timeline
 from tests.agent.harness import Agent, Api, until
 from tests.coordinator.process import Process
 
@@ -29,8 +35,6 @@ SETTINGS = {
     "connection_grace_s": 1.0,
     "reattach_grace_s": 20.0,
     "barrier_timeout_s": 60.0,
-    "hang_floor_s": 2.0,
-    "hang_unlearned_s": 30.0,
     "hang_report_s": 2.0,
     "stop_grace_s": 1.0,
     "snapshot_every_facts": 40,
@@ -46,6 +50,7 @@ class Watcher:
         self._ended = threading.Event()
         self._client = httpx.Client(trust_env=False, timeout=5.0)
         self.facts: list[dict[str, Any]] = []
+        self.arrived_s: list[float] = []
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -53,14 +58,16 @@ class Watcher:
         while not self._ended.wait(0.02):
             try:
                 self._take()
-            except httpx.HTTPError:
-                continue
+            except (httpx.HTTPError, httpx.InvalidURL):
+                continue  # it is away, or has not started
 
     def _take(self) -> None:
         params = {"position": len(self.facts), "limit": 1000}
         answer = self._client.get(f"{self._coordinator.http_url}/api/events", params=params)
         if answer.status_code == 200:
-            self.facts += answer.json()
+            found = answer.json()
+            self.arrived_s += [time.monotonic()] * len(found)
+            self.facts += found
 
     def of(self, *kinds: str, **fields: object) -> list[dict[str, Any]]:
         """The facts of these kinds so far, with these fields."""
@@ -77,16 +84,49 @@ class Watcher:
         self._client.close()
 
 
+@dataclass
+class Given:
+    """What a cluster is started with: settings, variables of the agent and its workers (also of the
+    verbs that check) and of the coordinator, a tool that the fault uses, such as a server that it
+    kills, and the class of the cluster if it is another one."""
+
+    settings: dict[str, object] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    coordinator_variables: dict[str, str] = field(default_factory=dict)
+    tool: Any = None
+    cluster: "type[Cluster] | None" = None
+
+
 class Cluster:
     """A coordinator, an agent with two slots, and what a reader has seen of their facts."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(self, folder: Path, given: Given) -> None:
         self.folder = folder
-        self.coordinator = Process(folder, **SETTINGS | settings)
-        self.coordinator.start()
+        self.settings = SETTINGS | given.settings
+        self.variables = given.variables
+        self.tool = given.tool
+        self.coordinator = Process(folder, **self.settings)
+        set_first = [f"{name}={value}" for name, value in given.coordinator_variables.items()]
+        self.coordinator.prefix = ["env", *set_first]
         self.api = Api(self.coordinator)
-        self.agent = Agent(folder, self.coordinator.address, WORKERS)
         self.watcher = Watcher(self.coordinator)
+        self.agent: Agent | None = None
+
+    def start(self) -> None:
+        """Start the coordinator and the agent."""
+        self.coordinator.start()
+        self.agent = Agent(self.folder, self.coordinator.address, WORKERS, **self.variables)
+
+    @contextmanager
+    def reader(self) -> Iterator[EventReader]:
+        """The log, read from its store and not through the coordinator."""
+        if store := str(self.settings.get("store", "")):
+            with PostgresReader(store, CODEC) as reader:
+                yield reader
+        else:
+            data = Path(str(self.settings.get("data_dir", self.folder / "data")))
+            with open_timeline(data) as timeline:
+                yield timeline.reader
 
     def begin(self, name: str, **how: object) -> "Trial":
         """Submit a task; returns when it has committed steps and a checkpoint."""
@@ -105,16 +145,13 @@ class Cluster:
         )
         return trial
 
-    def restart(self) -> None:
-        """Kill the coordinator and start it again."""
-        self.coordinator.kill()
-        self.coordinator.start()
-
     def close(self) -> None:
         self.watcher.close()
-        self.agent.close()
-        if self.coordinator._process.poll() is None:
-            os.kill(self.coordinator.pid, 18)  # SIGCONT: a fault may have left it stopped
+        if self.agent is not None:
+            self.agent.close()
+        process = self.coordinator._process
+        if process is not None and process.poll() is None:
+            os.kill(self.coordinator.pid, signal.SIGCONT)  # a failed test may leave it stopped
             self.coordinator.kill()
 
 
@@ -127,7 +164,7 @@ class Trial:
         self.watcher = cluster.watcher
         self.task = task
         self.folder = folder
-        self.planted_ms = 0.0
+        self.planted_s = 0.0
         self.lasted_s: float | None = None
         self.position = 0
         self.step = 0
@@ -136,12 +173,12 @@ class Trial:
         """Note the moment, then plant the fault; detection and recovery are measured from here."""
         self.position = len(self.watcher.facts)
         self.step = max((line["step"] for line in self.ledger()), default=0)
-        self.planted_ms = time.time() * 1000
+        self.planted_s = time.monotonic()
         strike()
 
     def lift(self, undo: Callable[[], object]) -> None:
         """End a fault that lasts."""
-        self.lasted_s = time.time() - self.planted_ms / 1000
+        self.lasted_s = round(time.monotonic() - self.planted_s, 3)
         undo()
 
     def recovered(self) -> dict[str, Any] | None:
@@ -150,8 +187,10 @@ class Trial:
         return next((each for each in found if each["fields"]["last"] > self.step), None)
 
     def after_s(self, fact: dict[str, Any] | None) -> float | None:
-        """Seconds from the fault to a fact."""
-        return None if fact is None else round((fact["time"] - self.planted_ms) / 1000, 3)
+        """Seconds from the fault until a reader of the REST API had a fact."""
+        if fact is None:
+            return None
+        return round(self.watcher.arrived_s[fact["position"]] - self.planted_s, 3)
 
     def ledger(self, name: str = "ledger-*.jsonl") -> Iterator[dict[str, Any]]:
         """The steps that the workers applied, by their own ledgers or by one of them."""
@@ -205,12 +244,23 @@ class Trial:
         (self.folder / "finish").touch()
 
 
+Prepare = Callable[[Path], AbstractContextManager[Given]]
+
+
 @contextmanager
-def running(folder: Path, **settings: object) -> Iterator[Cluster]:
+def plain(folder: Path) -> Iterator[Given]:
+    """A cluster with the settings of the matrix, in a folder on disk."""
+    yield Given()
+
+
+@contextmanager
+def running(folder: Path, prepare: Prepare = plain) -> Iterator[Cluster]:
     """A cluster while the context is open."""
     folder.mkdir(exist_ok=True)
-    cluster = Cluster(folder, **settings)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    with prepare(folder) as given:
+        cluster = (given.cluster or Cluster)(folder, given)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()

@@ -12,21 +12,23 @@ It gets a `Trial`: a task of two workers that trains and has a checkpoint. It pl
 `trial.plant`, waits until the fault is over (`trial.lift` ends one that lasts), and returns the
 question to `strata why` whose answer must name the cause. `play` then waits for a new committed
 step, lets the task end, checks every promise (`fault_checks`) and measures. Faults with the same
-`settings` share a cluster; those with other ones, or with `own_cluster`, get one of their own.
-`needs` names what the machine must have (`fault_needs`).
+`prepare` share a cluster: a context manager that yields the cluster's settings and the server or
+disk that the fault needs (`fault_cluster.Given`), which is then `trial.cluster.tool`.
+`needs` names what the machine must have (`fault_needs`), and `quick` faults are drawn by the chaos
+run (`chaos`).
 """
 
 import importlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.agent.harness import until
 from tests.faults.fault_checks import Why, check
-from tests.faults.fault_cluster import WAIT_S, Cluster, Trial
+from tests.faults.fault_cluster import WAIT_S, Cluster, Prepare, Trial, plain
 
-MODULES = ("process_faults",)
+MODULES = ("process_faults", "coordinator_faults", "storage_faults", "crowd_faults")
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,8 @@ class Fault:
     does: str
     strike: Callable[[Trial], Why]
     declared_by: str
-    settings: dict[str, object] = field(default_factory=dict)
+    prepare: Prepare = plain
     needs: tuple[str, ...] = ()
-    own_cluster: bool = False
     quick: bool = False
 
 
@@ -103,6 +104,6 @@ def play(cluster: Cluster, fault: Fault) -> dict[str, Any]:
             lost_samples=found.lost_samples,
             lost_facts=found.lost_facts,
             steps=found.steps,
-            why=found.why.replace(trial.task, "TASK"),
+            why=found.why.replace(trial.task, "TASK").replace(f"{cluster.folder}/", ""),
         )
     )

@@ -7,7 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.sdk.harness import until
+from strata.core.cluster import CODEC
+from strata.store.sqlite import SqliteStore
+from tests.sdk.harness import CoordinatorProcess, until
 
 LEARNER = Path(__file__).with_name("learner.py")
 SAMPLES, SHARD = 205, 10
@@ -104,3 +106,36 @@ def test_stop_returns_the_shard(hub, roamers):
     hub.stop_task("t-1")
     assert worker.ends(60) == 0
     assert audited(hub)[0][1:] == (0, 0)
+
+
+@pytest.fixture
+def strata_up(tmp_path):
+    started = CoordinatorProcess(tmp_path, heartbeat_interval_s=0.25, heartbeat_timeout_s=20)
+    yield started
+    started.close()
+
+
+def test_leases_survive_a_killed_coordinator(strata_up, trainees, tmp_path):
+    """Killed while both workers hold a shard: each is trained once, and none is leased twice."""
+    url = f"http://127.0.0.1:{strata_up.http_port}/api"
+    body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": SHARD, "seed": 7}
+    httpx.post(f"{url}/datasets", json=body, trust_env=False).raise_for_status()
+    asked = {"name": "t", "worker_count": 2, "policy": "continue"}
+    httpx.post(f"{url}/tasks", json=asked, trust_env=False).raise_for_status()
+    given = {"script": LEARNER, "task": "t-1", "step_s": 0.1}
+    crowd = [trainees(strata_up.address, "roam", worker_id=name, **given) for name in "ab"]
+    for each in crowd:
+        each.says("shard", count=2)
+    strata_up.kill()
+    strata_up.start()
+    assert [each.ends() for each in crowd] == [0, 0], [each.story() for each in crowd]
+    own = [row for each in crowd for s in each.said if s["say"] == "trained" for row in s["own"]]
+    assert sorted(own) == list(range(SAMPLES))
+    strata_up.stop()
+    with SqliteStore(tmp_path / "data" / "log.db", CODEC) as store:
+        facts = [event.body for event in store.read()]
+    kinds = [type(fact).__name__ for fact in facts]
+    assert kinds.count("CoordinatorStarted") == 2
+    assert "WorkerLost" not in kinds
+    leases = [fact for fact in facts if type(fact).__name__ == "LeaseGranted"]
+    assert len({fact.shard for fact in leases}) == len(leases)

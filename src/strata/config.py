@@ -50,9 +50,8 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     page_api_url: str = ""
     standby_pages: str = ""
 
-    """TLS, all PEM files. Of the coordinator: its certificate and key, and the authority that must
-    have signed the certificate of each client. Of workers, agents and commands: the authority that
-    signed the coordinator's certificate (default: `tls_cert`), their own certificate and key."""
+    """PEM files. Of the coordinator: certificate, key, authority that signed those of clients. Of
+    clients: authority that signed the coordinator's (default: `tls_cert`), certificate, key."""
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""

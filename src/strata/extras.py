@@ -23,7 +23,17 @@ EXTRAS = (
     Extra(
         "server",
         "a coordinator",
-        frozenset({"grpc_health", "grpc_reflection", "hpack", "litestar", "re2", "uvicorn"}),
+        frozenset(
+            {
+                "cryptography",
+                "grpc_health",
+                "grpc_reflection",
+                "hpack",
+                "litestar",
+                "re2",
+                "uvicorn",
+            }
+        ),
     ),
     Extra(
         "data", "reading Parquet, Arrow, compressed files and images", frozenset({"PIL", "pyarrow"})

@@ -45,6 +45,7 @@ print(json.dumps({"sum": state["sum"].tolist(), "modules": sorted(loaded)}))
 """
 STARTS_A_COORDINATOR = ("demo", "sim", "up")
 SERVER = {
+    "cryptography",
     "duckdb",
     "grpc_health",
     "hpack",

@@ -201,7 +201,7 @@ def agree(rounds, late_at=-1, slow_at=-1, slow_s=0.0, cut_at=-1, wrong_at=-1, **
             if run.steps == slow_at:
                 time.sleep(slow_s)
             if run.steps == cut_at and run.generation == 1:
-                run._exchanges._current._links[0].shutdown(socket.SHUT_RDWR)
+                run._exchanges._current._links[0].socket.shutdown(socket.SHUT_RDWR)
             size = 2 if run.steps == wrong_at else 1
             with run.step() as step:
                 mean = run.average({"rank": np.full(size, float(run.rank))}, weight=run.rank + 1.0)

@@ -33,8 +33,8 @@ def address(server):
     return server.address(("127.0.0.1", 9))
 
 
-def peer(where, token="secret", attempt=1):
-    return PeerClient("server", where, token, "client", attempt, Recorder())
+def peer(where, token="secret", attempt=1, encryption=None):
+    return PeerClient("server", where, token, "client", attempt, Recorder(), encryption)
 
 
 def recorded(server):

@@ -42,10 +42,10 @@ class OwnStore(Struct, frozen=True):
 @contextmanager
 def open_store(settings: Settings) -> Iterator[OwnStore]:
     """Open the store as its leader; raises `NotLeading` or `Conflict` while another one leads."""
-    folder = data_folder(settings)
+    folder, encrypted = data_folder(settings), bool(settings.tls_cert)
     if not settings.store:
         with SqliteStore(folder / LOG, CODEC, fetching(settings)) as store:
-            tokens = PeerTokens(secret_in(folder / "peers.secret"))
+            tokens = PeerTokens(secret_in(folder / "peers.secret"), encrypted=encrypted)
             yield OwnStore(store, Vault(folder / "vault"), tokens)
         return
     # Imported here: only a shared store needs PostgreSQL's client.
@@ -56,7 +56,7 @@ def open_store(settings: Settings) -> Iterator[OwnStore]:
         settings.store, CODEC, fetching(settings), holder=name, lease_s=settings.lease_s
     ) as shared:
         shared.keep_secret(PEERS, new_secret())
-        tokens = PeerTokens(shared.secret(PEERS) or b"")
+        tokens = PeerTokens(shared.secret(PEERS) or b"", encrypted=encrypted)
         yield OwnStore(shared, StoreVault(shared), tokens)
 
 

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+from strata import extras
 from strata.config import Settings
 from strata.coordinator.background import background
 from strata.errors import SettingError, StrataError
@@ -120,6 +121,7 @@ class ServerCertificates:
 def server_certificates(settings: Settings) -> ServerCertificates | None:
     """The certificates of the settings; None without TLS."""
     if settings.tls_cert or settings.tls_key:
+        extras.check("cryptography")  # for the certificates of tasks (sessions/peer_certificates)
         return ServerCertificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if settings.tls_client_ca:
         raise SettingError(

@@ -130,12 +130,14 @@ class RunMember:
         addresses = [
             msgspec.json.decode(each, type=tuple[str, str]) for each in exchange.everyone(own)
         ]
-        token = self.blobs.token = self._membership.token
+        entered = self._membership.entered
+        self.blobs.open_to(entered)
         return Circle(
             generation=exchange.generation,
             own=self.worker_id,
-            token=token,
+            token=entered.peer_token,
             addresses=dict(addresses),
+            encryption=self.blobs.encryption,
         )
 
     def sync(self, timeout: float | None = None) -> Recovery:

@@ -23,17 +23,33 @@ from strata.wire.grpc.grpc_call import frame
 from strata.wire.messages.standing_encoder import StandingEncoder
 
 SECRET_BYTES = 32
+MAX_CERTIFICATES = 1_000
 
 
 class PeerTokens:
-    """Tokens of generations, computed from a secret."""
+    """Tokens of generations, and certificates of tasks if they are `encrypted`, from a secret."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, *, encrypted: bool = False) -> None:
         self._secret = secret
+        self._encrypted = encrypted
+        self._certificates: dict[str, str] = {}
 
     def of(self, task: str, generation: int) -> str:
         """The token that the members of a generation share."""
         return hmac.new(self._secret, f"{generation}/{task}".encode(), "sha256").hexdigest()
+
+    def certificate(self, task: str) -> str:
+        """The certificate that the workers of a task share; empty without TLS."""
+        if not self._encrypted:
+            return ""
+        if task not in self._certificates:
+            # Imported here: only a coordinator with TLS needs the library.
+            from strata.coordinator.sessions.peer_certificates import peer_certificate
+
+            if len(self._certificates) >= MAX_CERTIFICATES:
+                self._certificates.clear()
+            self._certificates[task] = peer_certificate(self._secret, task)
+        return self._certificates[task]
 
 
 def new_secret() -> bytes:
@@ -88,6 +104,7 @@ class StandingMessages:
         if encoder is None:
             task = state.tasks[task_id]
             token = self._tokens.of(task_id, task.generation)
-            encoder = StandingEncoder(task, task_standing(task), token)
+            certificate = self._tokens.certificate(task_id)
+            encoder = StandingEncoder(task, task_standing(task), token, certificate)
             self._encoders[task_id] = encoder
         return encoder

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk.peers.blob_server import ATTEMPT_HEADER, CAUSE_HEADER, PEER_HEADER
+from strata.sdk.peers.peer_encryption import PeerEncryption
 from strata.sdk.record.recorder import RecordedOperation, Recorder
 
 TIMEOUT_S = 90.0
@@ -38,8 +39,14 @@ class PeerConnection(http.client.HTTPConnection):
     """A connection that is closed with its thread or its `PeerClient`. A peer may take longer to
     answer than to accept the connection, which its kernel does."""
 
+    def __init__(
+        self, place: SplitResult, timeout_s: float, encryption: PeerEncryption | None
+    ) -> None:
+        super().__init__(place.hostname or "", place.port, timeout=timeout_s)
+        self._encryption = encryption
+
     def connect(self) -> None:
-        """Connect, and wait at most `CONNECT_TIMEOUT_S`."""
+        """Connect, and wait at most `CONNECT_TIMEOUT_S`; with TLS if the task has a certificate."""
         answer_timeout_s = self.timeout
         self.timeout = min(CONNECT_TIMEOUT_S, answer_timeout_s or CONNECT_TIMEOUT_S)
         try:
@@ -47,6 +54,8 @@ class PeerConnection(http.client.HTTPConnection):
         finally:
             self.timeout = answer_timeout_s
         self.sock.settimeout(answer_timeout_s)
+        if self._encryption is not None:
+            self.sock = self._encryption.connected(self.sock)
 
     def __del__(self) -> None:
         self.close()
@@ -56,8 +65,16 @@ class PeerClient:
     """Client of another worker's blobs; `worker_id` and `attempt` are those of this worker."""
 
     def __init__(
-        self, name: str, address: str, token: str, worker_id: str, attempt: int, recorder: Recorder
+        self,
+        name: str,
+        address: str,
+        token: str,
+        worker_id: str,
+        attempt: int,
+        recorder: Recorder,
+        encryption: PeerEncryption | None = None,
     ) -> None:
+        self._encryption = encryption
         self.name = name
         self.url = f"peer://{name}"
         self._target = urlsplit(f"//{address}")
@@ -123,8 +140,7 @@ class PeerClient:
         `NotAllowedNow` with the reason if the peer rejects the message, and `Unavailable` if it
         does not answer; the caller retries.
         """
-        host, port = self._target.hostname or "", self._target.port
-        connection = PeerConnection(host, port, timeout=MESSAGE_TIMEOUT_S)
+        connection = PeerConnection(self._target, MESSAGE_TIMEOUT_S, self._encryption)
         try:
             connection.request("PUT", "/", message, {**self._headers, CAUSE_HEADER: quote(cause)})
             response = connection.getresponse()
@@ -189,8 +205,7 @@ class PeerClient:
         """This thread's connection; the threads of a reader download in parallel."""
         found: PeerConnection | None = getattr(self._own, "connection", None)
         if found is None:
-            host, port = self._target.hostname or "", self._target.port
-            found = self._own.connection = PeerConnection(host, port, timeout=TIMEOUT_S)
+            found = self._own.connection = PeerConnection(self._target, TIMEOUT_S, self._encryption)
         return found
 
 
@@ -201,10 +216,12 @@ class Circle(Struct, frozen=True):
     own: str
     token: str
     addresses: dict[str, str]
+    encryption: PeerEncryption | None = None
 
     def peer(self, name: str, attempt: int, recorder: Recorder) -> PeerClient:
         """A client of another member."""
-        return PeerClient(name, self.addresses[name], self.token, self.own, attempt, recorder)
+        place = self.addresses[name]
+        return PeerClient(name, place, self.token, self.own, attempt, recorder, self.encryption)
 
 
 class PeerReader:

@@ -4,7 +4,8 @@ A worker offers a *blob* (a model or an update) under a name. Peers read it whol
 any number of connections, and confirm at the end whether they have it. A download resumes by
 reading the missing range. The server starts when its address is first needed. It listens on the
 interface that reaches the coordinator (loopback, if the coordinator is there) and serves only peers
-that have the generation's token.
+that have the generation's token. If the coordinator uses TLS, so does this server
+(`peer_encryption`).
 
 Peers also send small messages to this server. `on_message` (see `announcer`) gets each with the
 sender's name, whether the token was right, and the event that sent it, and returns why it is
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote
 
 from msgspec import Struct, field
@@ -30,9 +31,11 @@ from strata.core.workers.worker_operations import (
     BlobUploadStarted,
 )
 from strata.errors import NotAllowedNow
+from strata.sdk.peers.peer_encryption import PeerEncryption, peer_encryption
 from strata.sdk.record.recorder import RecordedOperation, Recorder
 from strata.sdk.session import channel
 from strata.sdk.session.channel import own_host
+from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ OFFER_WAIT_S = 60.0
 """How long a request waits for a blob that is not offered yet."""
 
 IDLE_S = 60.0
+HANDSHAKE_TIMEOUT_S = 10.0
 SEND_BYTES = 4 * 1024 * 1024
 MAX_UPLOADS = 4_096
 SETTLE_S = 1.0
@@ -138,6 +142,7 @@ class Blobs:
 
     def __init__(self, recorder: Recorder) -> None:
         self.token = ""
+        self.encryption: PeerEncryption | None = None
         self.on_message: Callable[[bytes, str, bool, str], str] = lambda *_: (
             "this worker accepts no messages"
         )
@@ -147,6 +152,11 @@ class Blobs:
         self._uploads: dict[tuple[str, str, str], BlobUpload] = {}
         self._server: BlobServer | None = None
         channel.register(self)
+
+    def open_to(self, standing: pb.Standing) -> None:
+        """Serve the members of the generation of a standing."""
+        self.encryption = peer_encryption(standing.peer_certificate)
+        self.token = standing.peer_token
 
     def address(self, towards: tuple[str, int]) -> str:
         """The address of this worker's server, on the interface that leads to `towards`."""
@@ -244,6 +254,15 @@ class BlobServer(ThreadingHTTPServer):
 
     daemon_threads = True
     blobs: Blobs
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in its thread, encrypted if the task has a certificate."""
+        encryption = self.blobs.encryption
+        if encryption is None:
+            return super().finish_request(request, client_address)
+        request.settimeout(HANDSHAKE_TIMEOUT_S)
+        with encryption.accepted(request) as encrypted:
+            super().finish_request(encrypted, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log a broken connection instead of writing it to stderr."""

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from strata.sdk.peers.exchange import NOBODY, Exchange, LinkBroken
 from strata.sdk.peers.exchange_log import ExchangeLog
+from strata.sdk.peers.peer_encryption import peer_encryption
 from strata.sdk.session.run_worker import RunWorker
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -101,6 +102,7 @@ class CurrentExchange:
                     stopped,
                     name=self._worker.session.identity.worker_id,
                     peer_timeout_s=self._worker.peer_timeout_s,
+                    encryption=peer_encryption(membership.entered.peer_certificate),
                 )
             finally:
                 self.log.connecting = 0

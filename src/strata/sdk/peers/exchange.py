@@ -5,12 +5,13 @@ bit-identical on all members. That is simple and fast for a small model (two wor
 megabyte in about a millisecond); for large models use the collectives of PyTorch and JAX.
 
 Each generation connects again: rank 0 listens at the address in its standing; the others connect
-and send the generation's token and their names. A broken connection (a killed member, a host that
-acknowledges nothing for `peer_timeout_s`) ends the exchange for all members quickly: the worker
-that notices closes its connections, and all wait for the next generation. Rank 0 first tells the
-others which member it lost. If all members are alive, no new generation forms, so the worker
-requests one. Then `GenerationChanged` is raised: the step was not applied here. A worker that
-cannot connect to rank 0 for as long raises `Unavailable`.
+and send the generation's token and their names. If the coordinator uses TLS, so do these
+connections (`peer_encryption`). A broken connection (a killed member, a host that acknowledges
+nothing for `peer_timeout_s`) ends the exchange for all members quickly: the worker that notices
+closes its connections, and all wait for the next generation. Rank 0 first tells the others which
+member it lost. If all members are alive, no new generation forms, so the worker requests one. Then
+`GenerationChanged` is raised: the step was not applied here. A worker that cannot connect to rank 0
+for as long raises `Unavailable`.
 """
 
 import logging
@@ -28,7 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.errors import InvalidArgument, Unavailable
+from strata.sdk.peers.exchange_link import Link, connected, greeted
 from strata.sdk.peers.exchange_log import ExchangeLog, Transport
+from strata.sdk.peers.peer_encryption import PeerEncryption
 from strata.sdk.peers.peer_sockets import prepared, unanswered_s
 from strata.sdk.peers.value_tree import as_array, flatten, rebuild
 from strata.sdk.session.channel import MeetingPlace
@@ -90,8 +93,10 @@ class Exchange:
         *,
         name: str,
         peer_timeout_s: float = PEER_TIMEOUT_S,
+        encryption: PeerEncryption | None = None,
     ) -> None:
         self._peer_timeout_s = peer_timeout_s
+        self._encryption = encryption
         self.generation, self.rank = generation, rank
         self.host = meeting.address.rpartition(":")[0]
         self.members = [name]
@@ -102,11 +107,11 @@ class Exchange:
         self._over: Callable[[], bool] = lambda: over() or stopped()
         self._number = 0
         self.begun, self.kind = 0, ""
-        self._awaited: socket.socket | None = None
+        self._awaited: Link | None = None
         self.total_weight = 0.0
         self._scratch: Packed = np.empty(0, np.uint8)
-        self._links: list[socket.socket] = []
-        self._half_sent: set[socket.socket] = set()
+        self._links: list[Link] = []
+        self._half_sent: set[Link] = set()
         hello = HELLO.pack(MAGIC, generation, rank, token.encode())
         try:
             if world_size > 1 and rank == 0:
@@ -213,7 +218,7 @@ class Exchange:
         for link in self._links:
             if self.rank == 0 and link not in self._half_sent:
                 with suppress(OSError):
-                    link.send(HEAD.pack(lost, 0, 0.0, ENDED), socket.MSG_DONTWAIT)
+                    link.send(HEAD.pack(lost, 0, 0.0, ENDED))
             link.close()
         self._links = []
 
@@ -223,7 +228,7 @@ class Exchange:
         while self._links:
             for link in select.select(self._links, [], [], WAIT_SLICE_S if within_s else 0)[0]:
                 try:
-                    head = link.recv(HEAD.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                    head = link.peek(HEAD.size)
                 except BlockingIOError:
                     continue
                 except OSError:
@@ -237,13 +242,13 @@ class Exchange:
             time.sleep(WAIT_SLICE_S / 10)
         return None
 
-    def _rank_of(self, link: socket.socket) -> int:
+    def _rank_of(self, link: Link) -> int:
         return self._links.index(link) + 1 if self.rank == 0 else 0
 
     def _name_of(self, rank: int) -> str:
         return self.members[rank] if rank < len(self.members) else f"rank {rank}"
 
-    def _broken(self, link: socket.socket, reason: str) -> LinkBroken:
+    def _broken(self, link: Link, reason: str) -> LinkBroken:
         rank = self._rank_of(link)
         return LinkBroken(f"the connection to {self._name_of(rank)} broke: {reason}", rank)
 
@@ -274,18 +279,17 @@ class Exchange:
         mean, self.total_weight = self._receive(link, mine.size)
         return mean
 
-    def _send(self, link: socket.socket, data: Packed, weight: float, kind: int = AVERAGE) -> None:
+    def _send(self, link: Link, data: Packed, weight: float, kind: int = AVERAGE) -> None:
         head = HEAD.pack(self._number, data.size, weight, kind)
         began_s = time.monotonic()
         self._half_sent.add(link)
         for part in (memoryview(head), data.data):
             while part:
-                self._wait(link, unsent=part.nbytes, since_s=began_s)
                 try:
                     # A blocking send would not notice the end of the generation.
-                    part = part[link.send(part, socket.MSG_DONTWAIT) :]
+                    part = part[link.send(part) :]
                 except BlockingIOError:
-                    continue
+                    self._wait(link, unsent=part.nbytes, since_s=began_s)
                 except OSError as error:
                     raise self._broken(link, str(error)) from error
         self._half_sent.discard(link)
@@ -293,9 +297,7 @@ class Exchange:
         if self.log is not None:
             self.log.taken(self._name_of(self._rank_of(link)), time.monotonic() - began_s)
 
-    def _receive(
-        self, link: socket.socket, size: int | None, kind: int = AVERAGE
-    ) -> tuple[Packed, float]:
+    def _receive(self, link: Link, size: int | None, kind: int = AVERAGE) -> tuple[Packed, float]:
         head = bytearray(HEAD.size)
         self._awaited = link
         self._fill(link, memoryview(head))
@@ -327,53 +329,67 @@ class Exchange:
         reason = f"{leader} lost its connection to {self._name_of(lost)}"
         return LinkBroken(reason, lost, reported=True)
 
-    def _fill(self, link: socket.socket, part: memoryview) -> None:
+    def _fill(self, link: Link, part: memoryview) -> None:
         while part:
-            self._wait(link)
             try:
-                count = link.recv_into(part)
+                # The bytes of an encrypted message may have left the socket already.
+                count = link.receive_into(part)
+            except BlockingIOError:
+                self._wait(link)
+                continue
             except OSError as error:
                 raise self._broken(link, str(error)) from error
             if not count:
                 raise self._broken(link, "the other side closed it")
             part = part[count:]
 
-    def _wait(self, link: socket.socket, *, unsent: int = 0, since_s: float = 0.0) -> None:
+    def _wait(self, link: Link | socket.socket, *, unsent: int = 0, since_s: float = 0.0) -> None:
         """Wait until the socket is ready; raises if the generation ends."""
         reads, writes = ([], [link]) if unsent else ([link], [])
         while not any(select.select(reads, writes, [], WAIT_SLICE_S)):
             self._require_present()
-            if (silent_s := unanswered_s(link)) > self._peer_timeout_s:
+            if not isinstance(link, Link):
+                continue
+            if (silent_s := unanswered_s(link.socket)) > self._peer_timeout_s:
                 raise self._broken(link, f"its host has acknowledged nothing for {silent_s:.1f} s")
             if unsent and self.log is not None:
                 held_s = time.monotonic() - since_s
                 self.log.held(self._name_of(self._rank_of(link)), unsent, held_s)
 
+    def _await_handshake(self, link: socket.socket) -> None:
+        """Wait for rank 0, which answers when it accepts connections; raises if the generation
+        ends."""
+        select.select([link], [], [], WAIT_SLICE_S)
+        self._require_present()
+        if (silent_s := unanswered_s(link)) > self._peer_timeout_s:
+            raise TimeoutError(f"its host has acknowledged nothing for {silent_s:.1f} s")
+
     def _require_present(self) -> None:
         if self._over():
             raise LinkBroken("the generation is over")
 
-    def _gather(self, meeting: MeetingPlace, hello: bytes) -> list[socket.socket]:
+    def _gather(self, meeting: MeetingPlace, hello: bytes) -> list[Link]:
         """Accept the connections of all other members (rank 0)."""
         _, generation, _, token = HELLO.unpack(hello)
-        found: dict[int, socket.socket] = {}
+        found: dict[int, Link] = {}
         while len(found) < self._world_size - 1:
             self._wait(meeting.listener)
             link, _ = meeting.listener.accept()
             try:
-                mark, theirs, rank, proof = _greeting(link)
-            except (OSError, struct.error) as error:
+                link, first = greeted(link, self._encryption, HELLO.size, HELLO_TIMEOUT_S)
+            except OSError as error:
                 log.debug("rejected a connection without a valid hello: %s", error)
                 link.close()
                 continue
+            mark, theirs, rank, proof = HELLO.unpack(first)
             known = (mark, theirs) == (MAGIC, generation) and compare_digest(proof, token)
             if known and 0 < rank < self._world_size:
-                found[rank] = prepared(link, self._peer_timeout_s)
+                found[rank] = Link(prepared(link, self._peer_timeout_s))
             else:
                 link.close()
         return [found[rank] for rank in sorted(found)]
 
-    def _reach(self, leader: str, hello: bytes) -> socket.socket:
+    def _reach(self, leader: str, hello: bytes) -> Link:
         """Connect to rank 0, which may not accept connections yet.
 
         Its process listens, or the generation soon ends: where no connection can be made for long,
@@ -384,9 +400,12 @@ class Exchange:
         while True:
             left_s = max(WAIT_SLICE_S, min(5.0, deadline_s - time.monotonic()))
             try:
-                link = socket.create_connection((host, int(port)), timeout=left_s)
-                prepared(link, self._peer_timeout_s).sendall(hello)
-                return link
+                opened = socket.create_connection((host, int(port)), timeout=left_s)
+                opened = prepared(opened, self._peer_timeout_s)
+                link = connected(opened, self._encryption, self._await_handshake)
+                link.setblocking(True)
+                link.sendall(hello)
+                return Link(link)
             except OSError as error:
                 log.debug("rank 0 cannot be reached yet: %s", error)
                 self._require_present()
@@ -398,13 +417,6 @@ class Exchange:
                         "hosts (routes, firewalls)",
                     ) from error
                 time.sleep(WAIT_SLICE_S)
-
-
-def _greeting(link: socket.socket) -> tuple[bytes, int, int, bytes]:
-    """The first message of a connection, with a short timeout."""
-    link.settimeout(HELLO_TIMEOUT_S)
-    mark, generation, rank, token = HELLO.unpack(link.recv(HELLO.size, socket.MSG_WAITALL))
-    return mark, generation, rank, token
 
 
 def _weighted(leaf: NDArray[Any], weight: float) -> NDArray[Any]:

@@ -31,6 +31,7 @@ from strata.core.workers.worker_operations import (
 from strata.errors import Corrupt, InvalidArgument, StrataError, Unavailable
 from strata.sdk.interrupts import GenerationChanged, StopRequested
 from strata.sdk.peers.blob_client import PeerClient
+from strata.sdk.peers.peer_encryption import peer_encryption
 from strata.sdk.record.recorder import RecordedOperation
 from strata.sdk.session.channel import delays_s
 from strata.sdk.session.membership import Membership
@@ -140,6 +141,7 @@ class Restorer:
                 worker_id,
                 attempt,
                 self._recorder,
+                peer_encryption(standing.peer_certificate),
             )
             try:
                 restored = self._from_peer(peer, standing, state)

@@ -88,7 +88,7 @@ class RunState:
         self._weights = WeightLoader(worker.recorder, settings, self._roots)
         self._warm_starts = (0, 0)
         self._given = 0
-        self._replaced = False
+        self._replaced = self._warned_of_clear_text = False
         worker.saving = self.saver.saving
         self._membership.address = self._address
 
@@ -141,7 +141,7 @@ class RunState:
     def apply_recovery(self, recovery: Recovery) -> None:
         """Restore the state for the entered generation, and offer it to other workers."""
         place, standing = self._membership.place, self._membership.entered
-        self.blobs.token = standing.peer_token
+        self.blobs.open_to(standing)
         if self._build is not None:
             self.state = self._build()
             self.checks.partly_changed = ""
@@ -249,9 +249,21 @@ class RunState:
         """The address at which peers reach this worker."""
         # Peers may connect as soon as all have entered, before this worker trains again.
         standing = self._membership.standing
-        self.blobs.token = standing.peer_token if standing is not None else ""
+        self.blobs.open_to(standing if standing is not None else pb.Standing())
+        self._warn_of_clear_text(standing)
         target = self._worker.connection.address
         return self.blobs.address((target.host, target.port))
+
+    def _warn_of_clear_text(self, standing: pb.Standing | None) -> None:
+        """Log once that workers do not encrypt what they send each other, unlike this worker."""
+        if standing is None or standing.peer_certificate or self._warned_of_clear_text:
+            return
+        if self._worker.connection.encrypted:
+            self._warned_of_clear_text = True
+            log.warning(
+                "workers send each other their models in clear text: the coordinator itself does "
+                "not use TLS (a proxy does), or is of an older release"
+            )
 
     def refuse(self, error: StrataError) -> None:
         """Report that the chosen source is unusable; raises the error if there is no other."""

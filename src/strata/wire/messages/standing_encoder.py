@@ -18,9 +18,13 @@ TAG = bytes([_STANDING << 3 | _LENGTH_DELIMITED])
 class StandingEncoder:
     """Encodes the standings of a task's workers at one position of the log."""
 
-    def __init__(self, task: Task, shared: TaskStanding, peer_token: str) -> None:
+    def __init__(
+        self, task: Task, shared: TaskStanding, peer_token: str, peer_certificate: str = ""
+    ) -> None:
         self._task = task
-        self._shared = shared_message(shared, peer_token).SerializeToString()
+        message = shared_message(shared, peer_token)
+        message.peer_certificate = peer_certificate
+        self._shared = message.SerializeToString()
         self._own = pb.Standing()
 
     def message(self, worker: Worker, stored_seq: int) -> bytes:

@@ -28,7 +28,7 @@ DEFAULT_FILE = Path("strata.toml")
 VARIABLES_FILE = Path(".env")
 PREFIX = "STRATA_"
 SECRETS = frozenset(
-    {"aws_secret_access_key", "aws_session_token", "token"}
+    {"aws_secret_access_key", "aws_session_token", "token", "secret_config"}
     | {"alert_webhook", "alert_smtp_password", "store"}
 )
 
@@ -182,6 +182,7 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     world_size: Count | None = None
     wrapper: str = ""
     owner: str = ""
+    secret_config: str = ""
     gpu_count: Index | None = None
 
     """Seconds without an acknowledgement of another worker's host before its connection broke."""

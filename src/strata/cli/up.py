@@ -15,7 +15,6 @@ from strata import __version__
 from strata.cli.support.safe_console import SafeConsole
 from strata.config import Settings, load_process
 from strata.coordinator.rest.http_server import PortInUse
-from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
 from strata.errors import Conflict, NotFound, NotLeading, SettingError, Unavailable
 from strata.files import filesystem_of
@@ -102,7 +101,7 @@ def up(
     settings = load_process(flags, config)
     require_one_token(settings, standby)
     require_shared(settings, standby)
-    settings = with_token(settings)
+    set_token, settings = settings.token, with_token(settings)
     if settings.demo_mode:
         # Imported here: only needed for a demo.
         from strata.cli.demo import serve_demo
@@ -112,7 +111,8 @@ def up(
     if salvage:
         salvage_damage(Path(settings.data_dir))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_until_signal(settings, standby=standby or bool(settings.store)))
+        standby = standby or bool(settings.store)
+        runner.run(serve_until_signal(settings, standby, shows_token=not set_token))
 
 
 def salvage_damage(folder: Path) -> None:
@@ -134,14 +134,14 @@ def salvage_damage(folder: Path) -> None:
     print_report(console, salvage_in_place(folder))
 
 
-async def serve_until_signal(settings: Settings, standby: bool) -> None:
+async def serve_until_signal(settings: Settings, standby: bool, shows_token: bool) -> None:
     """Run the coordinator until SIGTERM or Ctrl-C, as a standby while another one leads."""
     console = SafeConsole(stderr=True, markup=False)
     signalled = asyncio.create_task(until_signal())
     followed = False
     while not signalled.done():
         try:
-            await lead(settings, console, signalled)
+            await lead(settings, console, signalled, shows_token)
         except (NotLeading, Conflict, Unavailable) as error:
             leads_another = isinstance(error, NotLeading | Conflict)
             if not standby or isinstance(error, PortInUse) or not (followed or leads_another):
@@ -154,7 +154,9 @@ async def serve_until_signal(settings: Settings, standby: bool) -> None:
     console.print("stopping", style="dim")
 
 
-async def lead(settings: Settings, console: Console, signalled: asyncio.Task[None]) -> None:
+async def lead(
+    settings: Settings, console: Console, signalled: asyncio.Task[None], shows_token: bool
+) -> None:
     """Lead until the signal; raises `NotLeading` when another coordinator leads or took over."""
     async with running(settings, __version__) as coordinator:
         # Imported here: a coordinator in a new folder needs no agent.
@@ -162,7 +164,7 @@ async def lead(settings: Settings, console: Console, signalled: asyncio.Task[Non
 
         await lose_embedded_agent(coordinator, Path(settings.data_dir))
         freeze_garbage_collection()
-        announce(console, settings, coordinator)
+        announce(console, settings, coordinator, shows_token)
         ended = asyncio.create_task(coordinator.engine.ended())
         deposed = asyncio.create_task(coordinator.until_deposed())
         await asyncio.wait([signalled, ended, deposed], return_when=asyncio.FIRST_COMPLETED)
@@ -240,10 +242,13 @@ def freeze_garbage_collection() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
 
 
-def announce(console: Console, settings: Settings, coordinator: Running) -> None:
-    """Print the addresses of the coordinator."""
+def announce(console: Console, settings: Settings, coordinator: Running, shows_token: bool) -> None:
+    """Print the addresses of the coordinator, and its token if it was made for this start.
+
+    A token from the settings is known, and this output may be kept in a log.
+    """
     page = coordinator.http_url
-    if settings.token and not is_loopback(settings.http_host):
+    if shows_token and settings.token:
         page += f"/?token={settings.token}"
     console.print(Text.assemble(("strata", "bold"), " coordinator is up"))
     lines = {
@@ -252,7 +257,7 @@ def announce(console: Console, settings: Settings, coordinator: Running) -> None
         "data": str(Path(settings.data_dir).resolve()),
     }
     if settings.token:
-        lines["token"] = settings.token
+        lines["token"] = settings.token if shows_token else "as set, not shown here"
     for name, value in lines.items():
         console.print(f"  {name:<9}  {value}", soft_wrap=True)
     if settings.token and not settings.tls_cert:

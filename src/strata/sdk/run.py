@@ -32,6 +32,7 @@ from typing import Self
 import msgspec
 
 from strata.core.events import Fact
+from strata.core.secret_names import merged
 from strata.core.state import Outcome
 from strata.core.workers.worker_facts import RunEnded
 from strata.errors import (
@@ -136,7 +137,8 @@ def join(
     with _quiet_end():
         enrolled, answer = registration.enrol(settings, request, connect_timeout)
     worker = RunWorker(enrolled, answer, sampler, settings, reconnect_limit)
-    config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
+    submitted = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
+    config = merged(submitted, settings.secret_config)
     policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
     run_state = RunState(worker, settings, dict(answer.config), policy)
     run_state.script.goal = LoopLength(

@@ -3,15 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+from strata.core.secret_names import HIDDEN, is_secret
 from strata.core.workers.worker_facts import ConfigValue
 
 MAX_VALUES = 500
 MAX_TEXT = 1_000
-SECRET_WORDS = ("api_key", "apikey", "credential", "password", "passwd", "secret", "token")
-COUNTED_WORDS = ("per_token", "tokens", "tokenizer")
-"""Names of language models contain these, such as `max_tokens`; they are no secrets."""
-
-HIDDEN = "***"
 
 
 def config_values(config: Mapping[str, object]) -> dict[str, ConfigValue]:
@@ -25,7 +21,7 @@ def _flat(config: Mapping[str, object], above: str) -> Iterator[tuple[str, Confi
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
-            yield name[:MAX_TEXT], HIDDEN if _is_secret(name) else _plain(value)
+            yield name[:MAX_TEXT], HIDDEN if is_secret(name) else _plain(value)
 
 
 def _plain(value: object) -> ConfigValue:
@@ -39,10 +35,3 @@ def _plain(value: object) -> ConfigValue:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return f"[{', '.join(str(_plain(each)) for each in value)}]"[:MAX_TEXT]
     return str(value)[:MAX_TEXT]
-
-
-def _is_secret(name: str) -> bool:
-    lowered = name.lower()
-    for word in COUNTED_WORDS:
-        lowered = lowered.replace(word, "")
-    return any(word in lowered for word in SECRET_WORDS)

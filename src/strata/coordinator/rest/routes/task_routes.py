@@ -40,6 +40,7 @@ from strata.coordinator.rest.response_models import TaskDetail, TaskResponse
 from strata.coordinator.rest.routes.log_routes import recent
 from strata.coordinator.rest.routes.workdir_routes import stored_workdir
 from strata.coordinator.rest.views import state_views
+from strata.coordinator.sessions.secret_config import SECRET_CONFIG, without_secrets
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
 from strata.core.events import Command
 from strata.core.task_spec import TaskSpec
@@ -138,6 +139,7 @@ def encoded(config: dict[str, Any]) -> str:
 
 async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTaskResponse:
     """Submit a task."""
+    spec, env = hidden(spec, env)
     files = await stored_workdir(api, spec.workdir)
     task = await with_environment(
         api, spec, env, lambda stored: SubmitTask(spec=stored, workdir=files)
@@ -234,13 +236,14 @@ async def started_again(
     command: Callable[[TaskSpec, Workdir | None], Command],
 ) -> ContinueTaskResponse:
     """Start a task from a checkpoint; with `dry_run`, only its changes are returned."""
-    spec = continued_spec(plan.before, data)
-    require_env(task_id, plan.before, data.env)
+    spec, env = hidden(continued_spec(plan.before, data), data.env)
+    spec = msgspec.structs.replace(spec, env_names=sorted(own_env(spec, env)))
+    require_env(task_id, plan.before, env)
     changed = [ParameterChange(name, *both) for name, both in changes(plan.before, spec).items()]
     status = plan.now
     files = await stored_workdir(api, spec.workdir)
     if not data.dry_run:
-        task = await with_environment(api, spec, data.env, lambda stored: command(stored, files))
+        task = await with_environment(api, spec, env, lambda stored: command(stored, files))
         task_id, status = task.id, task.state
     return ContinueTaskResponse(task_id=task_id, status=status, step=plan.step, changes=changed)
 
@@ -257,8 +260,19 @@ def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:
     if data.epochs or data.max_steps:
         given = {"epochs": 0, "max_steps": 0} | given
     config = msgspec.json.decode(before.config, type=dict[str, Any]) | data.config
-    spec = msgspec.structs.replace(before, **given, config=encoded(config))
-    return msgspec.structs.replace(spec, env_names=sorted(own_env(spec, data.env)))
+    return msgspec.structs.replace(before, **given, config=encoded(config))
+
+
+def hidden(spec: TaskSpec, env: dict[str, str]) -> tuple[TaskSpec, dict[str, str]]:
+    """The task without the secret texts of its config, and the environment with them."""
+    config, env = without_secrets(spec.config, env)
+    if spec.external and SECRET_CONFIG in env:
+        raise InvalidArgument(
+            "config: the workers of this task are not started by an agent, which would give them "
+            "its secret values",
+            hint="set the values in the environment of the workers, and leave them out here",
+        )
+    return msgspec.structs.replace(spec, config=config), env
 
 
 def own_env(spec: TaskSpec, env: dict[str, str]) -> dict[str, str]:
@@ -268,7 +282,7 @@ def own_env(spec: TaskSpec, env: dict[str, str]) -> dict[str, str]:
 
 def require_env(task_id: str, spec: TaskSpec, env: dict[str, str]) -> None:
     """Refuse to start a task again without the values of its environment variables."""
-    missing = [name for name in spec.env_names if name not in env]
+    missing = [name for name in spec.env_names if name not in env and name != SECRET_CONFIG]
     if missing:
         raise InvalidArgument(
             f"env: {task_id} needs values for {', '.join(missing)}",

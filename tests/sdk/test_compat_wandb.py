@@ -10,8 +10,9 @@ import pytest
 
 import strata
 from strata.compat import wandb
+from strata.core.secret_names import HIDDEN
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.record.logged_config import HIDDEN, MAX_VALUES, config_values
+from strata.sdk.record.logged_config import MAX_VALUES, config_values
 
 
 @pytest.fixture

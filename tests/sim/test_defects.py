@@ -9,6 +9,7 @@ import pytest
 
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.kernel import Kernel
+from strata.coordinator.sessions import unary_calls, worker_sessions
 from strata.coordinator.sessions.task_environments import Environments, Provided
 from strata.coordinator.sessions.worker_sessions import WorkerSession
 from strata.core import cluster
@@ -133,6 +134,12 @@ def declare_hangs_at_once(patch: Patch) -> None:
     patch.setattr(StackDeadlines, "before_verdict", hasty)
 
 
+def accept_any_secret(patch: Patch) -> None:
+    """A process that knows a worker's id and incarnation may speak for it."""
+    for module in (worker_sessions, unary_calls):
+        patch.setattr(module, "require_proof", lambda worker, incarnation, nonce: None)
+
+
 DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
     "the facts of a failed turn stay unpublished": (
         leave_stored_facts_unpublished,
@@ -168,6 +175,11 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
         fence_only_some_commands,
         {"faults": ("partition", "stop", "save", "write")},
         "which is fenced",
+    ),
+    "a worker's secret is not compared": (
+        accept_any_secret,
+        {"faults": ("hostile",), "workers": 4, "hours": 0.1, "fault_every_s": 20.0, "steps": 20},
+        "a hostile process caused",
     ),
 }
 

@@ -1,8 +1,9 @@
 """Guarantees of the coordinator, checked against its disk and the messages that reached it.
 
-Four guarantees: what a worker is told is on disk before the message leaves; a worker whose sign of
+Five guarantees: what a worker is told is on disk before the message leaves; a worker whose sign of
 life arrived in time is not declared lost; no worker is lost by a hang while stacks are collected;
-and requests of a fenced incarnation change nothing.
+requests of a fenced incarnation change nothing; and a hostile process changes no worker or task of
+others. Like the incarnations, hostile processes mark the reasons that they give.
 
 A worker whose incarnation is over may still send requests. To detect their effects, the simulated
 workers write their incarnation into the reasons that they give, and the facts repeat these reasons.
@@ -33,6 +34,12 @@ COUNTING: dict[str, tuple[Sign, ...]] = {
     "absent": ("hello", "beat"),
 }
 """The signs of life that a loss by each signal must take into account."""
+
+HOSTILE = "hostile"
+"""How the ids of hostile processes begin."""
+
+FORGED = "forged"
+"""The reason that hostile processes give."""
 
 SPOKEN = re.compile(r"worker (\S+): incarnation (\d+)")
 
@@ -80,6 +87,7 @@ class GuaranteeChecker:
         """Note facts that are on disk."""
         for event in events:
             body = event.body
+            self._require_own(body)
             if isinstance(body, GenerationChanged):
                 self._task(body.task).generation = body.generation
             elif isinstance(body, StepsCommitted):
@@ -154,6 +162,11 @@ class GuaranteeChecker:
                 f"{body.worker} was declared lost ({body.signal}) though the newest sign of it, "
                 f"{sign}, came {since_s:.3f} s before"
             )
+
+    def _require_own(self, body: Fact) -> None:
+        worker = str(getattr(body, "worker", ""))
+        if getattr(body, "reason", "") == FORGED and not worker.startswith(HOSTILE):
+            raise Broken(f"a hostile process caused {body}")
 
     def _require_living(self, body: Fact, reason: str) -> None:
         found = SPOKEN.search(reason)

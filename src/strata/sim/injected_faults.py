@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
 from strata.core.hosts.host_exclusion import ExcludeHost
 from strata.core.tasks.resizing import ResizeTask
+from strata.sim.coordinator_checks import HOSTILE
+from strata.sim.hostile.hostile_peer import HostilePeer
 from strata.sim.sim_worker import SimWorker
 from strata.sim.virtual_time import SECOND_NS
 
@@ -196,6 +198,13 @@ def exclude(sim: "Simulation") -> str:
     return host
 
 
+def hostile(sim: "Simulation") -> str:
+    """A process without the secrets of others sends any messages, as worker, agent and caller."""
+    peer = HostilePeer(sim, f"{HOSTILE}-{sim.struck['hostile']}")
+    peer.begin()
+    return peer.name
+
+
 FAULTS: dict[str, Callable[["Simulation"], str]] = {
     fault.__name__: fault
     for fault in (
@@ -220,8 +229,11 @@ FAULTS: dict[str, Callable[["Simulation"], str]] = {
         write,
         resize,
         exclude,
+        hostile,
     )
 }
+USUAL = tuple(name for name in FAULTS if name != "hostile")
+"""Faults of a run that names none: a hostile process sends so much that it hides the others."""
 
 
 def _take_snapshots(sim: "Simulation") -> None:

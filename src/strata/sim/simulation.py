@@ -21,8 +21,8 @@ from strata.core.task_spec import Policy, TaskSpec
 from strata.core.task_state import ENDED
 from strata.core.tasks.placement import SubmitTask
 from strata.core.tasks.task_lifecycle import TaskStateChanged, TaskSubmitted
-from strata.sim.coordinator_checks import Broken
-from strata.sim.injected_faults import FAULTS
+from strata.sim.coordinator_checks import HOSTILE, Broken
+from strata.sim.injected_faults import FAULTS, USUAL
 from strata.sim.outcome_checks import Checkers
 from strata.sim.sim_agent import SimAgent
 from strata.sim.sim_coordinator import SimCoordinator
@@ -50,7 +50,7 @@ class Scenario(Struct, frozen=True):
     workers: int = 8
     tasks: int = 1
     hours: float = 1.0
-    faults: tuple[str, ...] = tuple(FAULTS)
+    faults: tuple[str, ...] = USUAL
     fault_every_s: float = 300.0
     policy: Policy = "replace"
     min_workers: int = 0
@@ -141,7 +141,8 @@ class Simulation:
         """Include hosts that were excluded some minutes ago: tasks would wait for them for ever."""
         for host in state.hosts.values():
             excluded_s = (self.world.clock().wall_ns - host.excluded_ns) / SECOND_NS
-            if host.excluded and excluded_s > REPAIR_S:
+            hostile = host.id.startswith(HOSTILE)
+            if host.excluded and excluded_s > REPAIR_S and not hostile:
                 self.coordinator.order(IncludeHost(host=host.id, reason="it is repaired"))
 
     def _submit_urgent(self) -> None:
@@ -271,7 +272,7 @@ class Simulation:
             kind = event.kind
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
             body = event.body
-            if isinstance(body, TaskSubmitted):
+            if isinstance(body, TaskSubmitted) and not body.spec.external:
                 self._open.add(body.task)
             elif isinstance(body, TaskStateChanged):
                 self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")

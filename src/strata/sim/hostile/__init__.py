@@ -1,0 +1,1 @@
+"""Hostile processes of the simulator, and the random messages that they send."""

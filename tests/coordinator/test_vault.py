@@ -92,10 +92,10 @@ def test_unreadable_environment_is_a_typed_error_with_a_hint(tmp_path, how):
 
 def test_sweep_skips_files_it_cannot_delete(tmp_path):
     vault = Vault(tmp_path)
-    (tmp_path / "folder").mkdir()
+    (tmp_path / ("0" * 32)).mkdir()
     key = vault.keep({"A": "1"})
     vault.sweep(Cluster())
-    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+    assert [file.name for file in tmp_path.iterdir()] == ["0" * 32]
     with pytest.raises(NotFound):
         vault.read(key)
 

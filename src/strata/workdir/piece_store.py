@@ -96,10 +96,12 @@ class PieceStore:
                     path.unlink()
 
     def _stored(self) -> Iterator[tuple[Path, int, float]]:
-        """Each file with its size and the time of its last use."""
+        """Each file with its size and the time of its last use; foreign files are left out."""
         for folder in (self._lists, self._pieces):
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    if not is_digest(entry.name.removesuffix(".new")):
+                        continue
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
                         yield Path(entry.path), status.st_size, status.st_mtime

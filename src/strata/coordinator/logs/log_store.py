@@ -128,7 +128,8 @@ class LogStore:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for draft in self.path.glob("*.tmp"):
-                draft.unlink()
+                if NAME.fullmatch(draft.stem):
+                    draft.unlink()
             files = [file for file in sorted(self.path.iterdir()) if NAME.fullmatch(file.name)]
             self._segments = [segment for file in files if (segment := load(file))]
             newest = self._segments[-1] if self._segments else None

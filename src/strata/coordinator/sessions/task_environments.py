@@ -16,6 +16,7 @@ that trains without them continues; the file is read again when other workers ha
 import asyncio
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from strata.store.postgres import PostgresStore
 
 log = logging.getLogger(__name__)
+
+KEY_FILE = re.compile(r"[0-9a-f]{32}(\.new)?")
+"""The file of a key, or the draft that a crash left; no other file is deleted."""
 
 PREFIX = "environment/"
 """Begins the names of environments among the secrets of a store."""
@@ -131,7 +135,8 @@ class Vault:
 
     def _keys(self) -> list[str]:
         try:
-            return [file.name for file in self._folder.iterdir()]
+            names = [file.name for file in self._folder.iterdir()]
+            return [name for name in names if KEY_FILE.fullmatch(name)]
         except OSError as error:
             log.warning(
                 "old environments in %s could not be deleted: %s", self._folder, error.strerror

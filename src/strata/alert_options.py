@@ -8,6 +8,10 @@ from strata.core.alerts.alert_settings import DEFAULT_THRESHOLDS
 from strata.setting_types import Count, Port, Seconds
 
 
+ALERT_SECRETS = frozenset({"alert_webhook", "alert_smtp_password"})
+"""The settings that are never shown."""
+
+
 class AlertOptions(Struct, frozen=True, kw_only=True):
     """The settings of alerts."""
 

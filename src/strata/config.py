@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from strata.alert_options import AlertOptions
+from strata.alert_options import ALERT_SECRETS, AlertOptions
 from strata.core.rule_settings import DEFAULT_RULES, DEFAULT_TIMEOUTS, HEARTBEAT_INTERVAL_S
 from strata.errors import SettingError
 from strata.setting_types import Count, Days, Index, Port, Seconds
@@ -27,9 +27,8 @@ from strata.settings_file import read_settings_file, refuse_unknown
 DEFAULT_FILE = Path("strata.toml")
 VARIABLES_FILE = Path(".env")
 PREFIX = "STRATA_"
-SECRETS = frozenset(
-    {"aws_secret_access_key", "aws_session_token", "token", "secret_config"}
-    | {"alert_webhook", "alert_smtp_password", "store"}
+SECRETS = ALERT_SECRETS | frozenset(
+    {"aws_secret_access_key", "aws_session_token", "secret_config", "store", "token"}
 )
 
 

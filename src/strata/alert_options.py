@@ -7,7 +7,6 @@ from msgspec import Meta, Struct
 from strata.core.alerts.alert_settings import DEFAULT_THRESHOLDS
 from strata.setting_types import Count, Port, Seconds
 
-
 ALERT_SECRETS = frozenset({"alert_webhook", "alert_smtp_password"})
 """The settings that are never shown."""
 

@@ -109,12 +109,12 @@ class Api:
 
     def get(self, path: str, **params):
         url = f"{self.coordinator.http_url}/api{path}"
-        answer = httpx.get(url, params=params, headers=self.headers)
+        answer = httpx.get(url, params=params, headers=self.headers, timeout=WAIT_S)
         return answer.raise_for_status().json()
 
     def post(self, path: str, **body):
         url = f"{self.coordinator.http_url}/api{path}"
-        answer = httpx.post(url, json=body, headers=self.headers)
+        answer = httpx.post(url, json=body, headers=self.headers, timeout=WAIT_S)
         return answer.raise_for_status().json()
 
     def submit(self, script: Path, workers: int, **given) -> str:

@@ -47,10 +47,11 @@ def kill_coordinator(trial: Trial) -> Why:
 def kill_in_barrier(trial: Trial) -> Why:
     (trial.folder / "hold").touch()
     (trial.folder / "meet").touch()
-    arrived = until(lambda: trial.watcher.of("BarrierArrived", task=trial.task), "a barrier")[0]
+    came = until(lambda: trial.watcher.of("BarrierArrived", task=trial.task), "a barrier", WAIT_S)
     (trial.folder / "meet").unlink()
     kill_and_start(trial)
     (trial.folder / "hold").unlink()
+    [arrived, *_] = came
     which = {name: arrived["fields"][name] for name in ("barrier", "round")}
     released = trial.waits_for("BarrierReleased", task=trial.task, **which)
     assert released["position"] > arrived["position"]
@@ -65,7 +66,11 @@ def kill_in_barrier(trial: Trial) -> Why:
 def kill_in_checkpoint(trial: Trial) -> Why:
     (trial.folder / "hold_save").touch()
     known = {each["fields"]["checkpoint"] for each in begun(trial)}
-    new = until(lambda: [e for e in begun(trial) if e["fields"]["checkpoint"] not in known])[0]
+    [new, *_] = until(
+        lambda: [each for each in begun(trial) if each["fields"]["checkpoint"] not in known],
+        "another checkpoint",
+        WAIT_S,
+    )
     kill_and_start(trial)
     (trial.folder / "hold_save").unlink()
     trial.waits_for("CheckpointCommitted", checkpoint=new["fields"]["checkpoint"])
@@ -120,9 +125,19 @@ def stop_coordinator(trial: Trial) -> Why:
     trial.lift(lambda: os.kill(pid, signal.SIGCONT))
     until(trial.recovered, "a committed step", WAIT_S)
     assert not trial.since("WorkerLost"), "a pause of the coordinator is no silence of workers"
-    heard = ("/timeline/why", {"question": "outage"})
-    until(lambda: "answered no heartbeat" in trial.api.get(heard[0], **heard[1])["answer"])
+    until(
+        lambda: (
+            "answered no heartbeat" in trial.api.get("/timeline/why", question="outage")["answer"]
+        ),
+        "the workers' record of it",
+        WAIT_S,
+    )
     return Why(("outage",), "it answered no heartbeat for .* was stopped or starved")
+
+
+def outage_of(trial: Trial) -> str:
+    """What `strata why outage` answers now."""
+    return str(trial.api.get("/timeline/why", question="outage")["answer"])
 
 
 @contextmanager

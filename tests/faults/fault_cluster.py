@@ -31,7 +31,7 @@ WORKERS = 2
 WAIT_S = 90.0
 SETTINGS = {
     "heartbeat_interval_s": 0.2,
-    "heartbeat_timeout_s": 3.0,
+    "heartbeat_timeout_s": 5.0,
     "connection_grace_s": 1.0,
     "reattach_grace_s": 20.0,
     "barrier_timeout_s": 60.0,
@@ -204,11 +204,20 @@ class Trial:
         last = self.committed()
 
         def reached() -> bool:
-            ended = self.watcher.of("TaskStateChanged", task=self.task, after="failed")
-            assert not ended, f"{self.task} failed: {ended[-1]['fields']['reason']}"
+            self.require_not_failed()
             return self.committed() >= last + more
 
         until(reached, f"steps of {self.task}", WAIT_S)
+
+    def require_not_failed(self) -> None:
+        """Raise if the task has failed: no step would come."""
+        ended = self.watcher.of("TaskStateChanged", task=self.task, after="failed")
+        assert not ended, f"{self.task} failed: {ended[-1]['fields']['reason']}"
+
+    def completed(self) -> bool:
+        """Whether the task has completed."""
+        self.require_not_failed()
+        return bool(self.watcher.of("TaskStateChanged", task=self.task, after="completed"))
 
     def committed(self) -> int:
         """The last committed step that a reader has seen."""

@@ -90,8 +90,7 @@ def play(cluster: Cluster, fault: Fault) -> dict[str, Any]:
     why = fault.strike(trial)
     until(lambda: trial.recovered(), f"a new step of {trial.task} after {fault.name}", WAIT_S)
     trial.finish()
-    trial.api.reaches(trial.task, "completed")
-    until(lambda: trial.watcher.of("TaskStateChanged", task=trial.task, after="completed"))
+    until(trial.completed, f"the end of {trial.task}", WAIT_S)
     found = check(trial, why)
     declared = trial.since(*fault.declared_by.split()) if fault.declared_by else []
     return asdict(

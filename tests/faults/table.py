@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.faults.fault_cluster import SETTINGS
 from tests.faults.fault_matrix import Fault, load
 
 HERE = Path(__file__).parent
@@ -68,10 +69,11 @@ cause. `make chaos MINUTES=10` plants random ones into one cluster, one after th
 """
 
 MEASURED = """Written by `make faults` from real runs on {date}: {cores} cores at load {load},
-Python {python}, commit {commit}. The heartbeat timeout was 3 s (default: 30 s). *Detected* is the
-time from the fault until a reader of the REST API had the fact that declares it, *recovered* the
-time until it had the commit of a step that was trained afterwards; a task commits once a second. A
-fault without a declaring fact needs none, or cannot be recorded while it lasts (–).
+Python {python}, commit {commit}. The heartbeat timeout was {timeout:g} s (default: 30 s).
+*Detected* is the time from the fault until a reader of the REST API had the fact that declares it,
+*recovered* the time until it had the commit of a step that was trained afterwards; a task commits
+once a second. A fault without a declaring fact needs none, or cannot be recorded while it lasts
+(–).
 
 """
 
@@ -123,6 +125,7 @@ def page() -> str:
         load=round(machine["load_average"]),
         python=machine["python"],
         commit=machine["commit"],
+        timeout=SETTINGS["heartbeat_timeout_s"],
     )
     head = ["fault", "what is planted", "lasted", "detected", "recovered"]
     head += ["lost samples", "lost facts", "what `strata why` says", "other tools"]

@@ -6,12 +6,14 @@ import threading
 import pytest
 from msgspec import structs
 
+from strata.coordinator.engine import engine as engine_module
 from strata.coordinator.engine.clock import read_clock
 from strata.coordinator.engine.engine import MAX_TURN, Engine
 from strata.coordinator.engine.kernel import Kernel
 from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.cluster import CODEC
 from strata.core.events import Now
+from strata.core.record.store_outages import StoreRefused
 from strata.core.rule_settings import Timeouts
 from strata.core.state import Worker
 from strata.core.task_spec import TaskSpec
@@ -276,6 +278,21 @@ async def test_full_disk_is_logged_periodically_and_at_its_end(disk, caplog):
     assert len(said) == 2
     assert "after 20 failed turns" in said[1]
     await engine.stop()
+
+
+async def test_time_without_stored_facts_is_recorded_when_it_is_over(disk, monkeypatch):
+    monkeypatch.setattr(engine_module, "NOTED_S", 0.1)
+    engine = await running(engine_on(disk))
+    for _ in range(3):
+        disk.refuse_next = True
+        with pytest.raises(Unavailable):
+            await engine.submit(task("a"))
+    await engine.submit(task("a"))
+    await engine.stop()
+    [noted] = [each.body for each in disk.read() if isinstance(each.body, StoreRefused)]
+    assert noted.turns == 3
+    assert 0.1 <= noted.lasted_s < 30
+    assert noted.reason
 
 
 async def test_refusal_reaches_only_its_caller(disk):

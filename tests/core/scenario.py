@@ -26,6 +26,7 @@ from strata.core.hosts.host_health import GpuHealth, HostHealth
 from strata.core.hosts.host_record import ReportHost
 from strata.core.record.log_salvage import SalvageLog
 from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
+from strata.core.record.store_outages import NoteStoreRefused
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec, Gpu
 from strata.core.task_spec import RetentionRequest
@@ -254,6 +255,7 @@ def _archive_the_run(world, task):
     world.do(MoveFacts(first=0, last=4_095, facts=4_096, place="s3://bucket/kept"))
     world.do(ReleaseEvents(**kept, events=1_000))
     world.do(DeleteRun(**kept, reason="it ended more than 30 days ago"))
+    world.do(NoteStoreRefused(lasted_s=3.5, turns=7, reason="the disk is full"))
 
 
 def _lose_the_end_of_the_log(world):

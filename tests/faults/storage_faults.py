@@ -1,6 +1,8 @@
-"""Faults of what checkpoints are stored on: full and read-only disks, and an S3 server."""
+"""Faults of what is stored on: full and read-only disks, an S3 server, and the database."""
 
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ from tests.agent.harness import until
 from tests.faults.fault_checks import Why
 from tests.faults.fault_cluster import WAIT_S, Given, Trial
 from tests.faults.fault_matrix import fault
+from tests.postgres_server import serving
 from tests.storage.faulty import faulty_proxy
 from tests.storage.server import BUCKET, running
 
@@ -62,6 +65,54 @@ def checkpoint_disk(folder: Path) -> Iterator[Given]:
     """The checkpoints on a small disk of their own."""
     with disk(folder / "checkpoints") as made:
         yield Given({"checkpoint_dir": str(made.folder)}, tool=made)
+
+
+@contextmanager
+def log_disk(folder: Path) -> Iterator[Given]:
+    """The coordinator's log on a small disk of its own."""
+    with disk(folder / "log") as made:
+        place = {"data_dir": str(made.folder), "checkpoint_dir": str(folder / "checkpoints")}
+        yield Given(place, tool=made)
+
+
+@fault(
+    "log disk full",
+    "the disk of the coordinator's log is full for 3 s, then freed",
+    declared_by="StoreRefused",
+    prepare=log_disk,
+    needs=("mount",),
+)
+def fill_log_disk(trial: Trial) -> Why:
+    trial.plant(trial.cluster.tool.fill)
+    time.sleep(3)  # the fault itself
+    trial.lift(trial.cluster.tool.free)
+    trial.waits_for("StoreRefused")
+    assert not trial.since("WorkerLost")
+    return Why(("outage",), "could store no facts for .*(full|space)")
+
+
+@contextmanager
+def on_postgres(folder: Path) -> Iterator[Given]:
+    """The facts in PostgreSQL."""
+    with serving() as server:
+        yield Given({"store": server.empty(), "lease_s": 10.0}, tool=server)
+
+
+@fault(
+    "PostgreSQL killed and restarted",
+    "SIGQUIT to the PostgreSQL server that keeps the facts, and a new start after 2 s",
+    declared_by="StoreRefused",
+    prepare=on_postgres,
+)
+def kill_postgres(trial: Trial) -> Why:
+    server = trial.cluster.tool
+    trial.plant(lambda: server.stop(signal.SIGQUIT))
+    time.sleep(2)  # the fault itself
+    server.start()
+    trial.lift(lambda: None)
+    trial.waits_for("StoreRefused")
+    assert not trial.since("WorkerLost")
+    return Why(("outage",), "could store no facts for .*postgresql:.*Connection refused")
 
 
 def fails_and_commits_again(trial: Trial, strike: Callable[[], None], undo: Callable[[], None]):

@@ -39,12 +39,8 @@ ELSEWHERE = {
     "test_up_refuses_a_damaged_log_and_names_the_verbs",
     "a task continues after the end of the log was lost": "cli/test_salvage.py::"
     "test_task_continues_after_the_coordinator_lost_the_end_of_the_log",
-    "the disk of the log is full, then freed": "coordinator/test_engine.py::"
-    "test_engine_recovers_from_a_full_disk",
     "the disk of a worker's events is full": "sdk/test_events.py::"
     "test_events_on_a_full_disk_wait_in_memory_and_are_sent",
-    "PostgreSQL is killed and restarted": "sdk/test_takeover.py::"
-    "test_restarted_postgres_interrupts_nobody",
     "the disk of a checkpoint blocks": "sdk/test_slow_disk.py::"
     "test_stalling_disk_is_visible_in_the_write_of_its_worker",
     "S3 answers 500, 503 or 429, is cut or hangs": "sdk/test_remote_saving.py::"

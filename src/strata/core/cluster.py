@@ -24,7 +24,7 @@ from strata.core.events import OUTDATED, Codec, Command, Event, Fact, Now
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.hosts import gpu_exclusion, host_exclusion, host_record
 from strata.core.lifecycle import Lifecycle
-from strata.core.record import log_salvage, record_retention
+from strata.core.record import log_salvage, record_retention, store_outages
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster
 from strata.core.tasks import (
@@ -83,6 +83,7 @@ RULES = (
     shard_leases,
     stack_collection,
     storage_waits,
+    store_outages,
     task_forks,
     task_lifecycle,
     workdirs,

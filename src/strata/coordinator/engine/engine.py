@@ -50,6 +50,7 @@ from strata.core.barriers.barrier_rules import (
     NoteRelease,
 )
 from strata.core.events import Command, Event, Fact
+from strata.core.record.store_outages import NoteStoreRefused
 from strata.core.state import Cluster
 from strata.core.task_state import Barrier
 from strata.core.workers.heartbeats import AgentDisconnected, Signal, WorkerDisconnected
@@ -67,6 +68,10 @@ REFUSED_S = 0.1
 
 REFUSED_EVERY_S = 10.0
 """Interval of the log line while appends keep failing."""
+
+MAX_REASON = 500
+NOTED_S = 1.0
+"""Time without a stored fact that is recorded when facts are stored again."""
 
 TICK_S = 0.5
 ASLEEP_S = 1.0
@@ -94,7 +99,8 @@ class Engine:
         self._awake_ns = 0
         self._asleep_ns = 0
         self._refused = 0
-        self._refused_s = 0.0
+        self._refused_s = self._refused_since_s = 0.0
+        self._refused_for = ""
         self._published = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strata-disk")
         self._position = kernel.durable
@@ -264,8 +270,7 @@ class Engine:
                 return
             self._announced.clear()
             if self._refused and turn.events:
-                log.warning("facts are stored again after %d failed turns", self._refused)
-                self._refused = 0
+                self._stored_again()
             self._publish(turn)
             self._answer(taken, turn, refusals)
 
@@ -368,9 +373,23 @@ class Engine:
         self.inbox.put_first(repeated)
         self._announced.clear()
 
+    def _stored_again(self) -> None:
+        """Log and record that facts are stored again."""
+        log.warning("facts are stored again after %d failed turns", self._refused)
+        lasted_s = round(self.kernel.clock().mono_ns / 1e9 - self._refused_since_s, 3)
+        if lasted_s >= NOTED_S and not self._stopping:
+            noted = NoteStoreRefused(
+                lasted_s=lasted_s, turns=self._refused, reason=self._refused_for
+            )
+            self.inbox.put_first([Request(asked=noted)])
+        self._refused = 0
+
     def _say_refused(self, error: StrataError) -> None:
-        self._refused += 1
         now_s = self.kernel.clock().mono_ns / 1e9
+        if not self._refused:
+            self._refused_since_s = now_s
+        self._refused += 1
+        self._refused_for = error.message[:MAX_REASON]
         if self._refused == 1 or now_s - self._refused_s >= REFUSED_EVERY_S:
             self._refused_s = now_s
             log.error("facts could not be stored (%d turns failed): %s", self._refused, error)

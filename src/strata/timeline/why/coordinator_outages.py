@@ -1,6 +1,7 @@
 """Was the coordinator away, for how long, and how did it come back?
 
-A coordinator records its starts, but neither its end nor a time in which its process was stopped.
+A coordinator records its starts, and times in which its store refused facts, but neither its end
+nor a time in which its process was stopped.
 Both show in the record of the others: the workers' connections break when the process ends, and
 heartbeats are answered late when it does not run. A late answer of a few workers, while it answered
 others, is the fault of their connections.
@@ -9,11 +10,12 @@ others, is the fault of their connections.
 from collections.abc import Iterable
 
 from strata.core.cluster import CoordinatorStarted
+from strata.core.record.store_outages import StoreRefused
 from strata.core.workers.exchange_facts import ConnectionChanged
 from strata.core.workers.worker_facts import ClockSampled
 from strata.timeline.answers import Cost
 from strata.timeline.read.records import SECOND_NS, Record
-from strata.timeline.read.sentences import counted, seconds
+from strata.timeline.read.sentences import counted, lasting, seconds
 from strata.timeline.why.investigation import SLACK_NS, Answer, LogSearch, in_order, link, lost_s
 
 LATE_NS = SECOND_NS
@@ -24,7 +26,7 @@ SHOWN = 4
 
 
 def outage(search: LogSearch, time_ms: float | None = None) -> Answer:
-    """Did the coordinator restart, or run without answering, before a moment?"""
+    """Did the coordinator restart, or run without storing or answering, before a moment?"""
     until_ns = search.until(time_ms)
     started = search.last({CoordinatorStarted.__name__}, until_ns)
     body = started.event.body if started is not None else None
@@ -32,6 +34,9 @@ def outage(search: LogSearch, time_ms: float | None = None) -> Answer:
     since_ns = started.at_ns if started is not None and restarted else until_ns - LOOK_BACK_NS
     late = search.timeline.backwards(until_ns, since_ns, kinds={ClockSampled.__name__})
     last = next((each for each in late if _round_trip_ns(each) >= LATE_NS), None)
+    refused = search.last({StoreRefused.__name__}, until_ns, since_ns)
+    if refused is not None and (last is None or last.at_ns - _round_trip_ns(last) < refused.at_ns):
+        return _unstored(refused)
     # The first answers after a restart are not late ones: those heartbeats were sent to it.
     if last is not None and last.at_ns - _round_trip_ns(last) > since_ns:
         return _unanswered(search, last)
@@ -60,6 +65,18 @@ def _restart(search: LogSearch, started: Record) -> Answer:
     links = [link(each) for each in (*([before] if before else []), *broken[:SHOWN], started)]
     cost = Cost(away_ns / SECOND_NS, 1, f"nothing was recorded for {seconds(away_ns)}")
     return Answer(verdict="yes", text=text, chain=in_order(links), cost=cost)
+
+
+def _unstored(refused: Record) -> Answer:
+    """Its store refused facts for a time."""
+    body = refused.event.body
+    assert isinstance(body, StoreRefused)
+    lasted = lasting(body.lasted_s)
+    text = (
+        f"yes: it ran, but could store no facts for {lasted}, and refused requests: {body.reason}"
+    )
+    cost = Cost(body.lasted_s, 1, f"nothing was recorded for {lasted}")
+    return Answer(verdict="yes", text=text, chain=[link(refused)], cost=cost)
 
 
 def _unanswered(search: LogSearch, last: Record) -> Answer:

@@ -215,6 +215,7 @@ def _converted(param: ParamAnswer, value: str) -> object:
 
 SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "CoordinatorStarted": ("outage", ()),
+    "StoreRefused": ("outage", ()),
     "WorkerLost": ("lost", ("worker",)),
     "AlertRaised": ("alert", ("alert",)),
     "AlertRepeated": ("alert", ("alert",)),

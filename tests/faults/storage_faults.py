@@ -112,7 +112,7 @@ def kill_postgres(trial: Trial) -> Why:
     trial.lift(lambda: None)
     trial.waits_for("StoreRefused")
     assert not trial.since("WorkerLost")
-    return Why(("outage",), "could store no facts for .*postgresql:.*Connection refused")
+    return Why(("outage",), "could store no facts for .*postgresql://.* is not usable")
 
 
 def fails_and_commits_again(trial: Trial, strike: Callable[[], None], undo: Callable[[], None]):

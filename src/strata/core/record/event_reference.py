@@ -20,7 +20,7 @@ from strata.core.datasets import dataset_rules, lane_balance, shard_leases, trai
 from strata.core.events import Envelope, Fact
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.hosts import gpu_exclusion, host_exclusion, host_record
-from strata.core.record import log_salvage, record_retention
+from strata.core.record import log_salvage, record_retention, store_outages
 from strata.core.record.event_codec import CODEC
 from strata.core.tasks import (
     continuation,
@@ -78,6 +78,7 @@ MODULES = (
     checkpoint_retention,
     record_retention,
     log_salvage,
+    store_outages,
     alert_record,
     limits,
     worker_facts,

@@ -16,8 +16,9 @@ from strata.agent.coordinator_link import credentials_of
 from strata.cli.support.doctor.certificate_checks import file_checks, served_check
 from strata.cli.support.rest_client import Api
 from strata.config import Settings
+from strata.coordinator.rest.encrypted_accept import Handshakes
 from strata.coordinator.server_certificates import server_certificates
-from strata.errors import NotFound, PermissionDenied, SettingError, Unavailable
+from strata.errors import InvalidArgument, NotFound, PermissionDenied, SettingError, Unavailable
 from strata.sdk.session.channel import CoordinatorConnection
 from strata.wire.client_certificates import ClientCertificates
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -183,8 +184,13 @@ def test_expired_new_certificate_is_refused(files, caplog):
 
 def test_client_uses_its_renewed_certificate(files):
     pair = files.issue("own", by=files.other)
-    settings = Settings(tls_ca=files.ca, tls_client_cert=pair[0], tls_client_key=pair[1])
-    credentials = credentials_of(settings, [])
+    settings = Settings(
+        coordinator_addr="127.0.0.1",
+        tls_ca=files.ca,
+        tls_client_cert=pair[0],
+        tls_client_key=pair[1],
+    )
+    credentials = credentials_of(settings)
     first = credentials.newest()
     assert credentials.newest() is first
     connection = CoordinatorConnection("127.0.0.1:1", tls=credentials.tls)
@@ -241,7 +247,11 @@ def test_settings_with_certificates_mean_tls(files):
     """No token is sent in clear text because an address lacks its scheme."""
     tls = files.client()
     assert Api("127.0.0.1:3000", tls=tls).secure
-    assert CoordinatorConnection("http://127.0.0.1:1", tls=tls).encrypted
+    assert CoordinatorConnection("http://203.0.113.7:1", tls=tls).encrypted
+    assert not CoordinatorConnection("http://127.0.0.1:1", tls=tls).encrypted
+    with pytest.raises(InvalidArgument, match="in clear text to another machine"):
+        Api("http://203.0.113.7:3000", tls=tls)
+    assert not Api("http://127.0.0.1:3000", tls=tls).secure
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(20)
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -269,3 +279,17 @@ def test_doctor_reads_the_dates_of_certificates(files):
         assert f"expires on {soon[1]:%Y-%m-%d}" in served_check(api).found
     (gone,) = file_checks(Settings(tls_client_cert="nowhere.pem"))
     assert gone.status == "fix"
+
+
+def test_unfinished_handshakes_do_not_keep_others_out(files, monkeypatch):
+    monkeypatch.setattr(Handshakes.__init__, "__defaults__", (3,))
+    with coordinator(files.folder / "data", **files.server()) as started:
+        port = int(started.http_url.rpartition(":")[2])
+        silent = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(5)]
+        try:
+            assert [link.recv(1) for link in silent[:2]] == [b"", b""]
+            for _ in range(3):
+                assert Api(started.http_url, tls=files.client()).get("/api/status").body
+        finally:
+            for link in silent:
+                link.close()

@@ -60,14 +60,14 @@ def test_invalid_certificate_file_gives_no_warning(tmp_path):
 
 async def open_channel(settings):
     address = parse_address("127.0.0.1:1")
-    await channel_to(address, credentials_of(settings, [address]), options_for(1)).close()
+    await channel_to(address, credentials_of(settings), options_for(1)).close()
 
 
 @pytest.mark.parametrize("case", SAYS)
 def test_coordinator_agent_and_worker_warn_at_start(issued, caplog, case):
     dates, words = SAYS[case]
     files = issued(*dates)
-    settings = Settings(**files)
+    settings = Settings(coordinator_addr="127.0.0.1:1", **files)
     shown = f"{(dates[0] if case == 'early' else dates[1]):%Y-%m-%d}"
     starts = {
         "coordinator": lambda: server_certificates(settings),

@@ -73,7 +73,7 @@ class CoordinatorLink:
         self._health: HostHealth | None = None
         self._interval_s = settings.heartbeat_interval_s
         self._channel: aio.Channel | None = None
-        self._credentials = credentials_of(settings, self._addresses)
+        self._credentials = credentials_of(settings)
         supervisor.on_news = self._news.set
         supervisor.folders.read = self.read_workdir
 
@@ -255,10 +255,10 @@ class CoordinatorLink:
         return Unavailable(found.message) if isinstance(found, Fenced) else found
 
 
-def credentials_of(settings: Settings, addresses: list[Address]) -> Credentials | None:
+def credentials_of(settings: Settings) -> Credentials | None:
     """The credentials of channels to the coordinator; None without TLS."""
     tls = client_certificates(settings)
-    return Credentials(tls) if tls.used or any(each.tls for each in addresses) else None
+    return Credentials(tls) if tls.encrypts(settings.coordinator_addr) else None
 
 
 def channel_to(

@@ -27,6 +27,7 @@ from strata.core.workers.host_agents import DeclareAgentLost
 from strata.errors import StrataError
 from strata.launch.run_copies import COPIED
 from strata.launch.run_notes import RUNS
+from strata.wire.client_certificates import client_certificates
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,9 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
         await skip_uncopied(coordinator, Path(settings.data_dir))
         await end_killed(coordinator)
         address = f"{settings.grpc_host}:{coordinator.grpc_port}"
-        scheme = "https://" if settings.tls_cert else ""
+        # Settings of a client may be for another coordinator; this one is on this machine.
+        plain = "http://" if client_certificates(settings).used else ""
+        scheme = "https://" if settings.tls_cert else plain
         reachable = msgspec.structs.replace(
             settings, coordinator_addr=scheme + address, owner=this_process()
         )

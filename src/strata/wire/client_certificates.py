@@ -1,10 +1,12 @@
 """The certificates of a client: the authority that it trusts, and its own certificate.
 
-TLS is used if either is set, whatever the scheme of the address says: a client whose settings name
-certificates never sends its token in clear text.
+TLS is used if either is set: a client whose settings name certificates sends its token to no other
+machine in clear text. Only an explicit `http://` address of this machine means clear text, because
+the settings may be for another coordinator than one that a command starts here.
 """
 
 import ssl
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -12,6 +14,8 @@ from strata.config import Settings
 from strata.wire.certificate_files import Pair, load_authorities, versions
 from strata.wire.certificates import date_problem
 
+ENCRYPTED = ("https", "grpcs")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WRONG_NAME = ("Hostname Verification", "IP address mismatch", "Hostname mismatch")
 UNTRUSTED = ("certificate verify failed", "CERTIFICATE_VERIFY_FAILED")
 CLOSED = ("Socket closed", "Connection reset", "handshake failed", "Broken pipe")
@@ -29,6 +33,15 @@ class ClientCertificates(Struct, frozen=True):
     def used(self) -> bool:
         """Whether any is set, which means TLS."""
         return bool(self.ca or self.cert or self.key)
+
+    def encrypts(self, addresses: str) -> bool:
+        """Whether connections to these addresses use TLS: all of them, or none."""
+        return any(self._encrypts(each.strip()) for each in addresses.split(","))
+
+    def _encrypts(self, address: str) -> bool:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        local = parts.scheme == "http" and parts.hostname in LOOPBACK
+        return parts.scheme in ENCRYPTED or (self.used and not local)
 
     @property
     def versions(self) -> tuple[tuple[int, ...], ...]:

@@ -97,6 +97,13 @@ class Api:
                 hint="use a URL such as http://127.0.0.1:3000",
             )
         self.secure = parts.scheme == "https"
+        if not self.secure and self.tls.encrypts(url):
+            raise InvalidArgument(
+                f"{printable(url)!r} would send the token in clear text to another machine, "
+                "although certificates are set",
+                hint="use https://, or unset STRATA_TLS_CA, STRATA_TLS_CERT and "
+                "STRATA_TLS_CLIENT_CERT",
+            )
         self.port = port or (443 if self.secure else 80)
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         # The dashboard URL that `strata up` prints contains the token.

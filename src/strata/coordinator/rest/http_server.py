@@ -19,6 +19,7 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from strata.coordinator.rest.encrypted_accept import EncryptedAccept, Handshakes
 from strata.coordinator.rest.http_connections import HttpConnections
 from strata.coordinator.rest.request_checks import HttpLimits
 from strata.coordinator.rest.response_models import ErrorDetail, ErrorResponse
@@ -58,7 +59,8 @@ async def serve(
     """Serve while the context is open; at exit streams end and running requests finish."""
     listening = listen(host, port)
     with listening:
-        server = Server(_config(app, tls))
+        handshakes = Handshakes(tls.context(HTTP)) if tls is not None else None
+        server = Server(_config(app, handshakes, certified=tls is not None and bool(tls.client_ca)))
         running = asyncio.create_task(server.serve(sockets=[listening]), name="strata-http")
         try:
             await server.ready.wait()
@@ -69,6 +71,8 @@ async def serve(
         finally:
             app.closing.set()
             server.should_exit = True
+            if handshakes is not None:
+                handshakes.close()
             await running
 
 
@@ -109,12 +113,14 @@ def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
     )
 
 
-def _config(app: Guard, tls: ServerCertificates | None) -> uvicorn.Config:
+def _config(app: Guard, handshakes: Handshakes | None, *, certified: bool) -> uvicorn.Config:
     connections = HttpConnections(app.limits.connections)
-    certified = tls is not None and bool(tls.client_ca)
 
-    def protocol(**kwargs: Any) -> BoundedProtocol:
-        return BoundedProtocol(app.limits, connections, certified, **kwargs)
+    def protocol(**kwargs: Any) -> asyncio.Protocol:
+        def make() -> BoundedProtocol:
+            return BoundedProtocol(app.limits, connections, certified, **kwargs)
+
+        return make() if handshakes is None else EncryptedAccept(handshakes, make)
 
     config = uvicorn.Config(
         app,
@@ -131,7 +137,6 @@ def _config(app: Guard, tls: ServerCertificates | None) -> uvicorn.Config:
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
     config.load()
-    config.ssl = tls.context(HTTP) if tls is not None else None
     return config
 
 

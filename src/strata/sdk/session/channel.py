@@ -153,7 +153,7 @@ class CoordinatorConnection:
         self._addresses = parse_addresses(address)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._tls = tls = tls or ClientCertificates()
-        self.encrypted = tls.used or any(each.tls for each in self._addresses)
+        self.encrypted = tls.encrypts(address)
         self._credentials = Credentials(tls) if self.encrypted else None
         self._used_credentials, self._channels = self._opened()
         self._used = self._failed = 0

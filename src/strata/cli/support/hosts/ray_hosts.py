@@ -45,6 +45,10 @@ def ray_hosts(
     agent_settings = msgspec.structs.replace(
         settings, coordinator_addr=cluster.address, token=cluster.token
     )
+    if not settings.tls_cert:  # settings of a client are for another coordinator
+        agent_settings = msgspec.structs.replace(
+            agent_settings, tls_ca="", tls_client_cert="", tls_client_key=""
+        )
     wanted = HostRequest(hosts, math.ceil(workers / hosts), gpus)
     with ray_agents(agent_settings, wanted, PREFIX, losing(api)):
         yield

@@ -36,7 +36,7 @@ def serve() -> None:
     for certificate in CERTIFICATES.values():
         offered = Blobs(Recorder())
         offered.open_to(pb.Standing(peer_token="t", peer_certificate=certificate))
-        offered.offer("state", Blob("id", "model", [memoryview(state)]))
+        offered.offer("state", Blob(id="id", what="model", segments=[memoryview(state)]))
         print(offered.address(("127.0.0.1", 9)), flush=True)
     sys.stdin.read()
 

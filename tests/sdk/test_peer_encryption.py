@@ -82,7 +82,7 @@ def server_of(certificate):
     offered = Blobs(Recorder())
     offered.open_to(pb.Standing(peer_token=TOKEN, peer_certificate=certificate))
     offered.on_message = lambda *_: "a-message is rejected"
-    offered.offer("model", Blob("abc", "model", [memoryview(TENSOR).cast("B")]))
+    offered.offer("model", Blob(id="abc", what="model", segments=[memoryview(TENSOR).cast("B")]))
     return offered
 
 

@@ -1,13 +1,17 @@
 """How torchrun, Ray Train and torchft behave on faults of the fault matrix (docs/FAULTS.md).
 
-    python benchmarks/bench_fault_peers.py [--torchft PYTHON] [--only TOOL] [--observe-s 60]
+    python benchmarks/bench_fault_peers.py [--torchft PYTHON] [--only TOOL] [--fault NAME]
+        [--observe-s 100] [--update benchmarks/results/fault_peers.json]
 
 A tool trains with two workers that count their own samples (`fault_peer_script.py`), a fault is
 planted, and the run is watched for `--observe-s` seconds. Measured are, from the fault: the seconds
 until another process applied a step or the run ended (recovery, end), how many steps were trained
 again, and whether the output names the cause. torchrun and Ray Train restart all workers from a
 checkpoint of every 20 steps; torchft's replicas go on without the lost one, and nothing restarts
-it here. The tools keep their defaults. One that is not installed is not measured.
+it here. The tools keep their defaults. A stopped worker is not continued. A tool that is not
+installed is not measured. `--update` keeps the results of a file that are not measured again.
+
+The clauses of docs/FAULTS.md are written to `tests/faults/peers.json`.
 """
 
 import argparse
@@ -29,6 +33,7 @@ from common import show
 from processes import lighthouse
 
 SCRIPT = Path(__file__).with_name("fault_peer_script.py")
+TEXTS = Path(__file__).parents[1] / "tests/faults/peers.json"
 WORKERS = 2
 SETTLED_STEPS = 45
 START_S = 120
@@ -156,6 +161,10 @@ FAULTS = {
 }
 
 
+# Workers may train on for a while and end later.
+SLOW_CONSEQUENCES = {"coordinator killed"}
+
+
 def until(condition, within_s, about=lambda: ""):
     """Wait for a condition."""
     deadline_s = time.monotonic() + within_s
@@ -192,21 +201,21 @@ def observed(run, tool, fault, observe_s):
     struck_s = time.time()
     strike, cause = FAULTS[fault]
     strike(run, victim)
-    ended_s = watch(run, struck_s, observe_s)
+    ended_s = watch(run, struck_s, observe_s, to_the_end=fault in SLOW_CONSEQUENCES)
     said = run.output.read_bytes()[printed:].decode("utf-8", "replace")
     return judged(run.ledger(), struck_s, victim, ended_s, named(said, cause), observe_s)
 
 
-def watch(run, struck_s, observe_s):
+def watch(run, struck_s, observe_s, to_the_end):
     """Watch until the run has trained on for some time, ended, or the time is over; returns the
     seconds until its end, if it ended."""
     while time.time() - struck_s < observe_s:
+        time.sleep(0.2)
         if run.ended():
             return round(time.time() - struck_s, 1)
         later = [line for line in run.ledger() if line["t"] > struck_s + 2]
-        if len({line["step"] for line in later}) > 2 * SETTLED_STEPS:
+        if not to_the_end and len({line["step"] for line in later}) > 2 * SETTLED_STEPS:
             break
-        time.sleep(0.2)
     return None
 
 
@@ -248,6 +257,8 @@ def text(found):
         who = "all workers are restarted" if not found["survivors_went_on"] else "the others go on"
         who = "nothing is interrupted" if found["victim_went_on"] else who
         parts = [f"{who}, next step after {found['recovered_s']} s"]
+        if found["ended_s"] is not None:
+            parts.append(f"the run ends after {found['ended_s']} s")
         if found["steps_again"]:
             parts.append(f"{found['steps_again']} steps trained again")
     elif found["ended_s"] is not None:
@@ -279,12 +290,13 @@ def main():
     parser.add_argument("--torchft", default="", help="Python that has torchft")
     parser.add_argument("--only", choices=TOOLS)
     parser.add_argument("--fault", choices=FAULTS)
-    parser.add_argument("--observe-s", type=float, default=60.0)
+    parser.add_argument("--observe-s", type=float, default=100.0)
+    parser.add_argument("--update", type=Path, help="results to keep where nothing is measured")
     given = parser.parse_args()
     known = versions(given.torchft)
-    found = {}
+    found = json.loads(given.update.read_text())["faults"] if given.update else {}
     for fault in [given.fault] if given.fault else FAULTS:
-        found[fault] = {}
+        found.setdefault(fault, {})
         for tool in [given.only] if given.only else TOOLS:
             if known[tool] is None:
                 continue
@@ -297,7 +309,8 @@ def main():
         fault: {tool: text(each) for tool, each in tools.items() if "error" not in each}
         for fault, tools in found.items()
     }
-    show("fault_peers", {"versions": known, "faults": found, "texts": texts})
+    TEXTS.write_text(json.dumps(texts, indent=1) + "\n", "utf-8")
+    show("fault_peers", {"versions": known, "faults": found})
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class Watcher:
     def __init__(self, coordinator: Any) -> None:
         self._coordinator = coordinator
         self._ended = threading.Event()
-        self._client = httpx.Client(trust_env=False, timeout=5.0)
+        headers = Api(coordinator).headers
+        self._client = httpx.Client(trust_env=False, timeout=5.0, headers=headers)
         self.facts: list[dict[str, Any]] = []
         self.arrived_s: list[float] = []
         self._thread = threading.Thread(target=self._read, daemon=True)

@@ -28,7 +28,13 @@ from tests.agent.harness import until
 from tests.faults.fault_checks import Why, check
 from tests.faults.fault_cluster import WAIT_S, Cluster, Prepare, Trial, plain
 
-MODULES = ("process_faults", "coordinator_faults", "storage_faults", "crowd_faults")
+MODULES = (
+    "process_faults",
+    "coordinator_faults",
+    "storage_faults",
+    "crowd_faults",
+    "network_faults",
+)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """What faults need of the machine: without it a fault is left out, and the reason is shown."""
 
 import os
-import shutil
 import subprocess
 import tempfile
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from tests.faults import namespaces
 
 if TYPE_CHECKING:
     from tests.faults.fault_matrix import Fault
@@ -27,7 +28,7 @@ def _mounts() -> bool:
 CHECKS = {
     "root": (lambda: os.geteuid() == 0, "the user is not root"),
     "mount": (_mounts, "this user may not mount a tmpfs"),
-    "ip": (lambda: shutil.which("ip") is not None, "the program ip is missing (iproute2)"),
+    "namespaces": (lambda: not namespaces.why_not(), "this machine makes no network namespaces"),
 }
 
 

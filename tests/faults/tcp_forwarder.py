@@ -21,10 +21,10 @@ class Forwarder:
     `delay_s` later, and at most `bytes_per_s`.
     """
 
-    def __init__(self, connect: Callable[[], socket.socket]) -> None:
+    def __init__(self) -> None:
         self.delay_s = 0.0
         self.bytes_per_s = float("inf")
-        self._connect = connect
+        self.connect: Callable[[], socket.socket] = _nowhere
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._ended = threading.Event()
@@ -62,7 +62,7 @@ class Forwarder:
 
     def _forward(self, near: socket.socket) -> None:
         """Run one connection to its end."""
-        with near, suppress(OSError), self._connect() as far:
+        with near, suppress(OSError), self.connect() as far:
             for each in (near, far):
                 each.settimeout(10)
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -97,3 +97,7 @@ class Forwarder:
                 return
             time.sleep(len(data) / self.bytes_per_s)
             to.sendall(data)
+
+
+def _nowhere() -> socket.socket:
+    raise OSError("the forwarder leads nowhere yet")

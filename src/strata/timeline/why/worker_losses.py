@@ -187,6 +187,8 @@ def _alive(
     assert alive is not None
     after = seconds(alive.at_ns - loss.at_ns)
     silent = _host_unreachable(search, loss, body)
+    if alive.kind == WorkerExited.__name__ and _host_lost(search, loss, body) is not None:
+        return _ended_unheard(body, alive, chain, cost)
     worked = _worked_meanwhile(search, loss, body)
     if silent is not None:
         kind = f"a partition: its whole host was unreachable ({sentence(silent)})"
@@ -207,10 +209,10 @@ def _alive(
 
 
 def _ended_unheard(body: WorkerLost, exited: Record, chain: list[Link], cost: Cost) -> Answer:
-    """Its connection broke, it was not heard again, and its agent reported its end only later."""
+    """It was not heard again; its agent, perhaps cut off too, reported its end only later."""
     text = (
         f"unknown: {_declared(body)}; {exit_text(exited)}, reported later: "
-        "whether it had ended before its connection broke is not recorded"
+        "whether it had ended before that is not recorded"
     )
     return Answer(
         verdict="unknown",

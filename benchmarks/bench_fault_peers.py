@@ -223,7 +223,8 @@ def named(said, cause):
     """The line of the output that names the cause."""
     for line in said.splitlines():
         if re.search(cause, line):
-            return line.strip()[:200]
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+            return re.sub(r"(/[^/\s]+)+/", "", plain).strip()[:200]
     return None
 
 
@@ -253,7 +254,9 @@ def judged(ledger, struck_s, victim, ended_s, cause, observe_s):
 
 def text(found):
     """One clause on what happened."""
-    if found["recovered_s"] is not None:
+    if found["victim_went_on"] and found["ended_s"] is not None:
+        parts = [f"training goes on, then the run ends after {found['ended_s']} s"]
+    elif found["recovered_s"] is not None:
         who = "all workers are restarted" if not found["survivors_went_on"] else "the others go on"
         who = "nothing is interrupted" if found["victim_went_on"] else who
         parts = [f"{who}, next step after {found['recovered_s']} s"]

@@ -28,6 +28,7 @@ GPU = {"checkpoint_gpu", "pinned", "saves_in_training"}
 PEER_PYTHONS = {
     "checkpoint": ("--orbax", ["orbax-checkpoint", "jax"]),
     "coordinator": ("--torchft", ["torchft-nightly", "torch==2.13.0"]),
+    "fault_peers": ("--torchft", ["torchft-nightly", "torch==2.13.0"]),
     "storage": ("--boto3", ["boto3"]),
 }
 

@@ -184,16 +184,14 @@ class Settings(AlertOptions, frozen=True, kw_only=True):
     secret_config: str = ""
     gpu_count: Index | None = None
 
-    """Seconds without an acknowledgement of another worker's host before its connection broke."""
-    peer_timeout_s: Seconds = 30.0
-
     """Capture output in the SDK (off if an agent reads the pipes); least severe level to send."""
     capture_output: bool = True
     capture_level: Literal["debug", "info", "warn", "error"] = "debug"
 
-    """Folder and maximum bytes of unstored events; seconds between resource, progress records."""
+    """Folder, maximum bytes of unstored events; seconds: peer silent, between records."""
     spool_dir: str = ""
     spool_max_bytes: Count = 64 * 2**20
+    peer_timeout_s: Seconds = 30.0
     resource_interval_s: Seconds = 30.0
     progress_interval_s: Seconds = 5.0
 

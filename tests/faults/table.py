@@ -64,8 +64,9 @@ cause. `make chaos MINUTES=10` plants random ones into one cluster, one after th
 
 """
 
-MEASURED = """Written by `make faults` from real runs on {date}: {cores} cores at load {load},
-Python {python}, commit {commit}. The heartbeat timeout was {timeout:g} s (default: 30 s).
+MEASURED = """Written by `make faults` from real runs, the newest on {date}: {cores} cores at
+load {load}, Python {python}, commit {commit}. The heartbeat timeout was {timeout:g} s (default:
+30 s). What other tools did, with their defaults, is measured by `benchmarks/bench_fault_peers.py`.
 *Detected* is the time from the fault until a reader of the REST API had the fact that declares it,
 *recovered* the time until it had the commit of a step that was trained afterwards; a task commits
 once a second. A fault without a declaring fact needs none, or cannot be recorded while it lasts

@@ -8,6 +8,7 @@ An input that breaks the promise is written to `build/fuzz`, and the exit code i
 """
 
 import argparse
+import atexit
 import hashlib
 import logging
 import os
@@ -124,7 +125,9 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGVTALRM, _hang)
-    os.environ["STRATA_DATA_CACHE_DIR"] = tempfile.mkdtemp(prefix="strata-fuzz-cache-")
+    cache = tempfile.mkdtemp(prefix="strata-fuzz-cache-")
+    os.environ["STRATA_DATA_CACHE_DIR"] = cache
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

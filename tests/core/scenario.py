@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import msgspec
 
+from strata.core.access.access_tokens import MakeToken, RevokeToken
 from strata.core.alerts.alert_record import Ending, Finding, NoteDelivery, RecordAlerts
 from strata.core.barriers.agreements import AgreeOnValue, LeaveLoop
 from strata.core.checkpoints.checkpoint_commits import NoteCopy
@@ -65,6 +66,8 @@ def every_kind() -> World:
     world.do(IncludeHost(host=host.id, reason="it is repaired"))
     world.do(ExcludeGpu(host=host.id, gpu="0", reason="its memory is faulty"))
     world.do(IncludeGpu(host=host.id, gpu="0", reason="it was replaced"))
+    world.do(MakeToken(token="ci", role="submit", digest="5e" * 32, expires_ns=2**62))
+    world.do(RevokeToken(token="ci"))
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}

@@ -84,7 +84,7 @@ def test_closing_health_ends_watches(server, health):
 
 
 def test_health_probe_needs_no_token(start):
-    def authorize(metadata, caller):
+    def authorize(head, caller):
         raise RpcError(Status.UNAUTHENTICATED, "no token")
 
     server = start(authorize=authorize)

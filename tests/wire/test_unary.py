@@ -275,8 +275,8 @@ def test_many_large_answers_to_one_client_share_its_windows(server):
 
 
 def test_authorize_sees_the_metadata_and_may_refuse(start):
-    def authorize(metadata, caller):
-        if metadata.get("authorization") != "Bearer right":
+    def authorize(head, caller):
+        if head.metadata.get("authorization") != "Bearer right":
             raise RpcError(Status.UNAUTHENTICATED, "no valid token")
 
     server = start(authorize=authorize)

@@ -45,8 +45,8 @@ TOKEN = ("authorization", "Bearer secret")
 PATIENT = {"keepalive_interval_s": 600.0}
 
 
-def authorize(metadata, caller) -> None:
-    if metadata.get("authorization") != TOKEN[1]:
+def authorize(head, caller) -> None:
+    if head.metadata.get("authorization") != TOKEN[1]:
         raise Unauthenticated("a valid token is needed")
 
 

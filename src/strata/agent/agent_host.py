@@ -1,7 +1,6 @@
 """Run an agent (folder, supervisor and coordinator link) for the duration of a block."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +14,7 @@ from strata.agent.coordinator_link import CoordinatorLink
 from strata.agent.self_test_gate import SelfTestGate
 from strata.agent.warm_start import Templates
 from strata.agent.worker_supervisor import WorkerSupervisor
+from strata.agent.worker_variables import worker_environment
 from strata.config import Settings
 from strata.sdk.record.gpu_cards import shares, visible_cards
 from strata.sdk.session import owner_watch
@@ -88,16 +88,3 @@ async def _leave(host: AgentHost) -> None:
 def this_process() -> str:
     """This process as the workers of an embedded agent know it (`sdk/session/owner_watch`)."""
     return owner_watch.this_process()
-
-
-def worker_environment(settings: Settings) -> dict[str, str]:
-    """The variables by which workers reach the coordinator like their agent."""
-    variables = {"COORDINATOR_ADDR": settings.coordinator_addr}
-    if settings.token:
-        variables["STRATA_TOKEN"] = settings.token
-    for name in ("tls_ca", "tls_cert", "tls_client_cert", "tls_client_key"):
-        if file := getattr(settings, name):  # a worker may have another working directory
-            variables[f"STRATA_{name.upper()}"] = os.path.abspath(file)
-    if settings.owner:
-        variables["STRATA_OWNER"] = settings.owner
-    return variables

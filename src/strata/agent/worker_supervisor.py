@@ -26,6 +26,7 @@ from strata.agent.task_folders import TaskFolders
 from strata.agent.warm_start import Launch, Templates
 from strata.agent.worker_plan import Reason, Start, WantedStart, plan
 from strata.agent.worker_process import Child, adopt, fork, new_key, spawn
+from strata.agent.worker_variables import for_task
 from strata.config import inherited
 from strata.core.workers.host_agents import UNKNOWN_CODE
 from strata.core.workers.stack_reports import StackReport
@@ -368,7 +369,8 @@ class WorkerSupervisor:
         # Several processes with one thread per core each would compete for the cores.
         usual = {"OMP_NUM_THREADS": str(threads)}
         own = self.gpus.environment(record.slot)
-        return usual | inherited() | own | dict(job.environment) | variables | dict(self._identity)
+        variables |= for_task(self._identity, job)
+        return usual | inherited() | own | dict(job.environment) | variables
 
     def _watch(self, child: Child) -> None:
         self._children[child.start] = child

@@ -6,11 +6,10 @@ be used, the start fails with one error and nothing stays running.
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -19,17 +18,18 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
 from strata.config import Settings
+from strata.coordinator.access.call_authorizer import Authorize, authorizer
+from strata.coordinator.access.keyring import Keyring
 from strata.coordinator.alerts.alert_service import Alerts
 from strata.coordinator.archive.log_upkeep import compacting
 from strata.coordinator.archive.run_archiver import Archiver
 from strata.coordinator.checkpoint_files import CheckpointPlaces, Sealing
 from strata.coordinator.connection_capacity import Capacity, capacity, shortage, wanted_files
-from strata.coordinator.coordinator_store import open_store
+from strata.coordinator.coordinator_store import OwnStore, open_store
 from strata.coordinator.engine.clock import read_clock
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.kernel import Kernel
@@ -42,7 +42,7 @@ from strata.coordinator.rest.app import create_app
 from strata.coordinator.rest.http_server import port_error, serve
 from strata.coordinator.rest.ports import Api
 from strata.coordinator.rest.request_checks import HttpLimits
-from strata.coordinator.rest.security import is_loopback, other_user
+from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.rest.views.past_state import PastReader
 from strata.coordinator.server_certificates import (
     GRPC,
@@ -59,16 +59,15 @@ from strata.coordinator.sessions.worker_sessions import WorkerSessions
 from strata.coordinator.workdir_store import Workdirs, swept
 from strata.coordinator.wrong_tokens import MIN_TOKEN_CHARS, WrongTokens
 from strata.core.rule_settings import Rules, Timeouts
-from strata.errors import SettingError, Unauthenticated
+from strata.errors import SettingError
 from strata.wire.grpc.connection_budget import raise_limit
-from strata.wire.grpc.grpc_server import Caller, GrpcServer
+from strata.wire.grpc.grpc_server import GrpcServer
 from strata.wire.grpc.health_service import HealthService
 from strata.wire.grpc.reflection_service import serve_reflection
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
-Authorize: TypeAlias = Callable[[Mapping[str, str | bytes], Caller], None]
 LOOK_S = 0.2
 
 
@@ -140,8 +139,10 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         calls = UnaryCalls(
             engine, heartbeats, barriers, metrics, settings.heartbeat_interval_s, places
         )
-        wrong_tokens = WrongTokens(time.monotonic)
-        serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room, wrong_tokens)
+        keyring, wrong_tokens = keyring_of(own, kernel, settings), WrongTokens(time.monotonic)
+        sessions.keyring = agents.keyring = keyring
+        authorize = authorizer(keyring, wrong_tokens)
+        serving = grpc_serving(calls, workdirs, sessions, agents, settings, tls, room, authorize)
         working = taking_turns(engine), sealing_checkpoints(sealing), renewing(tls)
         async with working[0], working[1], working[2], serving as grpc_port:
             api = Api(
@@ -159,11 +160,11 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 address=f"{settings.grpc_host}:{grpc_port}",
                 agent_connected=agents.open.__contains__,
                 alerts=alerts.delivery,
+                keyring=keyring,
             )
-            joining = compacting(engine.kernel.store)
             past = PastReader(engine, settings)
             serving_http = http_serving(api, settings, room.http, past, wrong_tokens, tls)
-            keeping = archiving(engine, settings)
+            keeping, joining = archiving(engine, settings), compacting(engine.kernel.store)
             async with keeping, joining, alerts.working(past.ask), serving_http as http_url:
                 log_facts(started.events)
                 ports = (grpc_port, http_url, settings.token)
@@ -202,6 +203,11 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
+def keyring_of(own: OwnStore, kernel: Kernel, settings: Settings) -> Keyring:
+    """The tokens that this coordinator accepts."""
+    return Keyring(lambda: kernel.state, settings.token, own.tokens.for_workers())
+
+
 @asynccontextmanager
 async def taking_turns(engine: Engine) -> AsyncIterator[None]:
     """Run the engine; at exit it processes the queued requests."""
@@ -231,7 +237,7 @@ async def grpc_serving(
     settings: Settings,
     tls: ServerCertificates | None,
     room: Capacity,
-    wrong_tokens: WrongTokens,
+    authorize: Authorize,
 ) -> AsyncIterator[int]:
     """Serve gRPC with health checking and reflection; yields the port."""
     server = GrpcServer(
@@ -239,9 +245,7 @@ async def grpc_serving(
         keepalive_interval_s=settings.heartbeat_interval_s,
         keepalive_timeout_s=settings.heartbeat_timeout_s,
         status_of=status_of,
-        authorize=counting(
-            authorizer(settings.token) if settings.token else require_own_user, wrong_tokens
-        ),
+        authorize=authorize,
     )
     health = HealthService()
     calls.serve(server, sessions, agents)
@@ -295,37 +299,3 @@ def timeouts_of(settings: Settings) -> Timeouts:
     """The liveness timeouts that are set; those without a setting have their default."""
     names = set(Timeouts.__struct_fields__) & set(settings.__struct_fields__)
     return Timeouts(**{name: getattr(settings, name) for name in names})
-
-
-def require_own_user(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
-    """Refuse other users of this machine, where no token is set."""
-    if not caller.of_own_user:
-        raise other_user()
-
-
-def counting(authorize: Authorize, wrong_tokens: WrongTokens) -> Authorize:
-    """The same check, which counts the wrong tokens of each network."""
-
-    def check(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
-        try:
-            authorize(metadata, caller)
-        except Unauthenticated as error:
-            if not metadata.get("authorization"):
-                raise
-            raise wrong_tokens.answer(caller.network, error) from error
-
-    return check
-
-
-def authorizer(token: str) -> Authorize:
-    """Check of a call's bearer token."""
-    expected = f"Bearer {token}".encode()
-
-    def authorize(metadata: Mapping[str, str | bytes], caller: Caller) -> None:
-        given = metadata.get("authorization", "")
-        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, expected):
-            raise Unauthenticated(
-                "a valid token is needed", hint="set STRATA_TOKEN to the coordinator's token"
-            )
-
-    return authorize

@@ -10,6 +10,7 @@ from typing import TypeGuard
 from msgspec import Struct, field, structs
 
 from strata.core import limits
+from strata.core.access import access_tokens
 from strata.core.alerts import alert_record
 from strata.core.barriers import agreements, barrier_rules
 from strata.core.checkpoints import (
@@ -52,6 +53,7 @@ from strata.core.workers.worker_lifecycle import DeregisterWorker
 from strata.errors import StrataError
 
 RULES = (
+    access_tokens,
     agreements,
     alert_record,
     barrier_rules,

@@ -23,6 +23,7 @@ Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 Excluder: TypeAlias = Literal["person", "failures", "fault", "self-test"]
 AlertSeverity: TypeAlias = Literal["error", "warning", "info"]
 AlertMoment: TypeAlias = Literal["raised", "resolved"]
+Role: TypeAlias = Literal["read", "submit", "admin", "worker", "agent"]
 
 REPORTED: tuple[Reported, ...] = get_args(Reported)
 """The states that a worker reports of itself."""
@@ -219,6 +220,18 @@ class Alert(Struct, gc=False):
         return "raised" if self.open else "resolved"
 
 
+class AccessToken(Struct, frozen=True, kw_only=True):
+    """An access token that was made (`core/access/access_tokens`); `digest` is the SHA-256 of its
+    secret. `expires_ns` is 0 if it does not expire, `task` is empty if it is bound to none."""
+
+    name: str
+    role: Role
+    digest: str
+    made_ns: int
+    task: str = ""
+    expires_ns: int = 0
+
+
 class Salvage(Struct, frozen=True):
     """One salvage of the log: the position of its fact, when it was made, what was lost."""
 
@@ -254,6 +267,8 @@ class Cluster(Struct):
     salvages: list[Salvage] = field(default_factory=list)
     alerts: dict[str, Alert] = field(default_factory=dict)
     last_alert: int = 0
+    tokens: dict[str, AccessToken] = field(default_factory=dict)
+    """By digest."""
 
     def task(self, task: str) -> Task:
         """The task of that id."""

@@ -72,6 +72,7 @@ class VirtualStream(GrpcStream[Any, Any]):
         on_defect: Callable[[BaseException], None],
     ) -> None:
         self.closed = False
+        self.identity = None
         self.trailing_metadata = ()
         self._server = server
         self._loop = loop
@@ -137,6 +138,7 @@ class VirtualCall(Call[Any, Any]):
     def __init__(self, host: str) -> None:
         self._host = host
         self.closed = False
+        self.identity = None
         self.deadline = None
         self.trailing_metadata = ()
 

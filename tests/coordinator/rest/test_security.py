@@ -266,7 +266,7 @@ def test_wrong_token_in_the_page_url_is_refused(locked_client):
 
 @pytest.mark.parametrize("cookie", ["", TOKEN, "x" * 64, 'a"b'])
 def test_wrong_cookie_is_refused(guarded, locked_client, cookie):
-    headers = {"Cookie": f"{guarded.guard.access.cookie}={cookie}"}
+    headers = {"Cookie": f"{guarded.guard.access.keyring.cookie_name()}={cookie}"}
     assert locked_client.get("/api/status", headers=headers).status_code == 401
 
 

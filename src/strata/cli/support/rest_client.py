@@ -230,11 +230,11 @@ class Api:
             detail = msgspec.json.decode(body, type=ErrorResponse).error
         except UNDECODABLE:
             return self._not_a_coordinator(f"unexpected status {status}")
-        if detail.code == Unauthenticated.code:
+        if detail.code == Unauthenticated.code and "expired" not in detail.message:
             problem = "rejected the token" if self.token else "requires a token"
             return Unauthenticated(
                 f"the coordinator at {self.url} {problem}",
-                hint="set STRATA_TOKEN to the token that `strata up` printed",
+                hint="set STRATA_TOKEN to the token that `strata up` printed, or one that was made",
             )
         kind = KINDS.get(detail.code, StrataError)
         return kind(printable(detail.message), hint=printable(detail.hint))

@@ -16,7 +16,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import FromPath
 
 from strata.config import Settings
+from strata.coordinator.access.keyring import Keyring
 from strata.coordinator.rest import docs_files, page_files
+from strata.coordinator.rest.endpoint_roles import check_role
 from strata.coordinator.rest.error_responses import HANDLERS
 from strata.coordinator.rest.ports import Api, TheApi
 from strata.coordinator.rest.request_checks import (
@@ -42,6 +44,7 @@ from strata.coordinator.rest.routes import (
     stack_routes,
     task_routes,
     timeline_routes,
+    token_routes,
     workdir_routes,
 )
 from strata.coordinator.rest.security import HEALTH, Access, Guard
@@ -81,7 +84,7 @@ def describe(routes: Sequence[Router], dependencies: Mapping[str, Provide], vers
 
 
 @route(
-    ["/datasets", "/tasks"],
+    ["/datasets", "/tasks", "/tokens"],
     http_method=[HttpMethod.OPTIONS],
     status_code=204,
     include_in_schema=False,
@@ -176,6 +179,7 @@ ENDPOINTS = [
     *stack_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
     *workdir_routes.ENDPOINTS,
+    *token_routes.ENDPOINTS,
 ]
 
 
@@ -205,6 +209,7 @@ def create_app(
         lifespan=[recent.sampling],
         on_shutdown=[past.close, api.log_reads.close],
         exception_handlers=HANDLERS,
+        guards=[check_role],
         request_class=StrictRequest,
         request_max_body_size=limits.body_bytes,
         openapi_config=None,
@@ -218,6 +223,7 @@ def create_app(
         standby_pages=pages,
         open_paths=frozenset({HEALTH, docs_files.PREFIX, *files, *documents}),
         streams=event_routes.PATHS,
+        keyring=api.keyring or Keyring(lambda: api.engine.kernel.state, settings.token),
     )
     counted = partial(api.metrics.count_request, "http")
     return Guard(app, access, limits, closing, counted, wrong_tokens)

@@ -12,6 +12,7 @@ from typing import Protocol
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from strata.coordinator.access.keyring import Keyring
 from strata.coordinator.alerts.delivery import Delivery
 from strata.coordinator.checkpoint_files import CheckpointPlaces
 from strata.coordinator.engine.engine import Engine
@@ -65,7 +66,8 @@ class MetricsSource(Protocol):
 class Api:
     """What the endpoints can access. `address` is the gRPC address for workers; `places` is None
     for a simulated cluster, and so are `workdirs` and `alerts`, the delivery of messages;
-    `agent_connected` tells whether an agent has an open session."""
+    `keyring` is None where no worker can connect; `agent_connected` tells whether an agent has an
+    open session."""
 
     engine: Engine
     heartbeats: Heartbeats
@@ -83,6 +85,7 @@ class Api:
     agent_connected: Callable[[str], bool] = lambda agent: False
     alerts: Delivery | None = None
     log_reads: ReadQueue = field(default_factory=lambda: ReadQueue("log"))
+    keyring: Keyring | None = None
 
 
 TheApi = NamedDependency[SkipValidation[Api]]

@@ -5,9 +5,10 @@ Submitting a task runs code, and any web page in a browser can reach a port on t
 - Without a token the API listens on loopback only, and answers only the user that started the
   coordinator and root. There the Host header must name this machine: a foreign name that resolves
   to it (DNS rebinding) is refused.
-- With a token, everything but health and the dashboard's files needs it, as `Authorization: Bearer`
+- With a token, all but health and the dashboard's files needs one, as `Authorization: Bearer`
   or as a cookie. Opening the dashboard with `?token=` sets the cookie and redirects to the plain
   URL. The cookie has a value derived from the token, because other ports of this host can read it.
+- Each endpoint needs a role (`access/required_roles`); a stream ends when its token is revoked.
 - A request that changes something, and a stream, must come from the dashboard or from a program
   that is not a browser: the Origin must be the requested host or the configured one
   (`page_origin`); only the configured origin gets CORS headers.
@@ -16,7 +17,8 @@ Submitting a task runs code, and any web page in a browser can reach a port on t
 """
 
 import asyncio
-import hmac
+import os
+import pwd
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
@@ -37,7 +39,10 @@ from litestar.types import (
 from litestar.utils.path import normalize_path
 from msgspec import Struct
 
+from strata.coordinator.access.keyring import Identity, Keyring, is_made, other_user, owner
+from strata.coordinator.access.required_roles import READS, SAFE_METHODS, require_role
 from strata.coordinator.rest.admission import Admission
+from strata.coordinator.rest.endpoint_roles import IDENTITY, HeldStream
 from strata.coordinator.rest.error_responses import send_refusal
 from strata.coordinator.rest.page_files import (
     Headers,
@@ -58,9 +63,8 @@ from strata.errors import (
     Unauthenticated,
 )
 from strata.wire.grpc.connection_budget import network_of
-from strata.wire.peer_user import Address, is_own_user
+from strata.wire.peer_user import ROOT, Address, peer_user
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEALTH = "/api/health"
 COOKIE_AGE_S = 30 * 86_400
@@ -157,6 +161,7 @@ class Access(Struct, frozen=True, kw_only=True):
     standby_pages: Sequence[str] = ()
     open_paths: frozenset[str] = frozenset()
     streams: frozenset[str] = frozenset()
+    keyring: Keyring | None = None
 
     def __post_init__(self) -> None:
         if not self.token and not is_loopback(self.host):
@@ -169,30 +174,25 @@ class Access(Struct, frozen=True, kw_only=True):
         if self.page_api_url:
             check_api_url(self.page_api_url)
 
-    @property
-    def session(self) -> str:
-        """Value of the cookie: derived from the token, without revealing it."""
-        return hmac.digest(self.token.encode(), b"strata session", "sha256").hex()
-
-    @property
-    def cookie(self) -> str:
-        """Name of the cookie, specific to the token, because all ports of a host share cookies."""
-        return f"strata_{self.session[:8]}"
-
-    def check(self, head: Head) -> None:
-        """Raise if the request is not allowed."""
+    def check(self, head: Head) -> Identity | None:
+        """Raise if the request is not allowed; who sends it, None for a path that is open."""
         self.check_host(head)
         if (head.changes or head.path in self.streams) and not self.is_page(head):
             check_origin(head)
         if head.path in self.open_paths:
-            return
-        if not self.token and not (head.ends and is_own_user(*head.ends)):
-            raise other_user()
-        if self.token and not self._knows_token(head):
+            return None
+        known = self._known(head)
+        if known is not None:
+            return known
+        if self.token or is_made(bearer(head)):
             raise Unauthenticated(
                 "a valid token is needed",
                 hint="send 'Authorization: Bearer <token>', or open the page with ?token=<token>",
             )
+        user = peer_user(*head.ends) if head.ends else None
+        if user not in (ROOT, os.geteuid()):
+            raise other_user()
+        return owner(user_name(user))
 
     def is_page(self, head: Head) -> bool:
         """Whether the request comes from the dashboard of another server (`page_origin`)."""
@@ -202,16 +202,20 @@ class Access(Struct, frozen=True, kw_only=True):
         """Whether the dashboard of another coordinator asks if this one answers."""
         return head.path == HEALTH and head.headers.get("origin") in self.standby_pages
 
-    def check_login(self, head: Head) -> bool:
-        """Whether the dashboard was opened with the token; raises if the token is wrong."""
-        if head.path != "/" or not self.token or "token=" not in head.query:
-            return False
+    def check_login(self, head: Head) -> Identity | None:
+        """Who opens the dashboard with a token; raises if the token is wrong."""
+        if head.path != "/" or "token=" not in head.query or self.keyring is None:
+            return None
         given = parse_qs(head.query, max_num_fields=16).get("token", [""])[0]
-        if not same(given, self.token):
+        if not (self.token or is_made(given)):
+            return None
+        known = self.keyring.identify(given)
+        if known is None:
             raise Unauthenticated(
                 "the token is not valid", hint="copy the token that `strata up` printed"
             )
-        return True
+        require_role(known, READS, "the dashboard")
+        return known
 
     def check_host(self, head: Head) -> None:
         if not head.host:
@@ -222,19 +226,25 @@ class Access(Struct, frozen=True, kw_only=True):
                 hint="it listens on this machine only: use localhost",
             )
 
-    def _knows_token(self, head: Head) -> bool:
-        scheme, _, given = head.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and same(given.strip(), self.token):
-            return True
-        return same(cookie_of(head, self.cookie), self.session)
+    def _known(self, head: Head) -> Identity | None:
+        assert self.keyring is not None, "requests are served with a keyring"
+        given = bearer(head)
+        known = self.keyring.identify(given) if given else None
+        return known or self.keyring.identify_cookie(cookie_of(head, self.keyring.cookie_name()))
 
 
-def other_user() -> Unauthenticated:
-    """The error for another user of this machine."""
-    return Unauthenticated(
-        "this coordinator has no token and answers only the user that started it",
-        hint="set STRATA_TOKEN for the coordinator and its clients, or run this as that user",
-    )
+def bearer(head: Head) -> str:
+    """The token in the Authorization header, or empty."""
+    scheme, _, given = head.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def user_name(user: int | None) -> str:
+    """The name of a user of this machine; the number if it has none."""
+    try:
+        return pwd.getpwuid(user or ROOT).pw_name
+    except KeyError:
+        return str(user)
 
 
 def hostname(host: str) -> str:
@@ -262,11 +272,6 @@ def check_origin(head: Head) -> None:
             f"web pages of {(origin or 'another site')[:100]!r} may not send this request",
             hint="use the coordinator's dashboard, the command line or a program",
         )
-
-
-def same(given: str, wanted: str) -> bool:
-    """Compare secrets in constant time."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def cookie_of(head: Head, name: str) -> str:
@@ -316,9 +321,9 @@ class Guard:
                 self.access.check_host(head)
                 await send_nothing(send, 200, [])
                 return
-            self.access.check(head)
+            identity = self.access.check(head)
             login = self.access.check_login(head)
-            await self._answer(head, scope, receive, send, login)
+            await self._answer(head, scope, receive, send, identity, login)
         except Unauthenticated as error:
             answer = self._wrong_tokens.answer(head.network, error) if head.carries_token else error
             await send_refusal(send, answer)
@@ -326,24 +331,35 @@ class Guard:
             await send_refusal(send, error)
 
     async def _answer(
-        self, head: Head, scope: HTTPScope, receive: Receive, send: Send, login: bool
+        self,
+        head: Head,
+        scope: HTTPScope,
+        receive: Receive,
+        send: Send,
+        identity: Identity | None,
+        login: Identity | None,
     ) -> None:
         """Answer a request that passed the checks, if the client has not too many others."""
         CLIENT.set(head.network)
+        scope[IDENTITY] = identity  # type: ignore[literal-required]
         streams = head.path in self.access.streams
         with self.admission.admitted(head.network, changes=head.changes, streams=streams):
             if head.path not in self.access.open_paths:
                 mark_in_use(scope)
-            if login:
-                await self._log_in(scope, send)
+            if login is not None:
+                await self._log_in(login, scope, send)
             elif streams:
-                await self.app(scope, receive, send)
+                held = HeldStream(self.access.keyring, identity)
+                await self.app(scope, held.receiving(receive), held.sending(send))
+                await held.finish(send)
             else:
                 await self.app(scope, in_time(receive, self.limits.body_timeout_s), send)
 
-    async def _log_in(self, scope: HTTPScope, send: Send) -> None:
+    async def _log_in(self, identity: Identity, scope: HTTPScope, send: Send) -> None:
+        assert self.access.keyring is not None
+        name, value = self.access.keyring.cookie_name(), self.access.keyring.cookie_for(identity)
         cookie = (
-            f"{self.access.cookie}={self.access.session}; Path=/; HttpOnly; SameSite=Lax; "
+            f"{name}={value}; Path=/; HttpOnly; SameSite=Lax; "
             f"Max-Age={COOKIE_AGE_S}{'; Secure' if scope['scheme'] == 'https' else ''}"
         )
         await send_nothing(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())])

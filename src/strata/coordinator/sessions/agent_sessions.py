@@ -5,6 +5,8 @@ sent. The coordinator sends the complete list of workers that the agent has to r
 whenever a fact changes it. A broken stream says nothing about the workers, so an agent is lost only
 after a heartbeat timeout.
 
+The workers of an agent that gave a token get one for their task alone (`access/worker_tokens`).
+
 The values of a task's environment come from `task_environments`. Its `PWD`, if set, is the working
 folder of the workers.
 """
@@ -15,6 +17,8 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.config import Settings
+from strata.coordinator.access.keyring import Identity, Keyring
+from strata.coordinator.access.session_tokens import is_held
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.metrics.coordinator_metrics import Metrics
 from strata.coordinator.sessions.backlog import Backlog, SharedBacklog
@@ -73,6 +77,7 @@ class AgentSessions:
         self.environments = Environments(engine, vault, self._tell_agents_of)
         self.metrics = metrics
         self.settings = settings
+        self.keyring: Keyring | None = None
         self.open: dict[str, AgentSession] = {}
         self._duties: dict[str, list[Duty]] = {}
         self._duties_of: Cluster | None = None
@@ -124,6 +129,7 @@ class AgentSessions:
                 if seat.task not in own:
                     own[seat.task] = pb.Job()
                     own[seat.task].CopyFrom(jobs[seat.task])
+                    own[seat.task].worker_token = session.worker_token(seat.task)
                 own[seat.task].seats.append(pb.Seat(worker_id=seat.worker, start=seat.start))
             duties = pb.Duties(
                 jobs=own.values(),
@@ -178,6 +184,8 @@ class AgentSession:
     def on_message(self, message: pb.AgentMessage) -> None:
         """Handle one message; a refused message is answered and the stream stays open."""
         self.sessions.metrics.count_request("grpc")
+        if not is_held(self.stream, self.sessions.keyring):
+            return
         kind = message.WhichOneof("body")
         try:
             if kind == "hello":
@@ -202,6 +210,13 @@ class AgentSession:
         if self.agent:
             log.debug("session of agent %s closed: %s", self.agent, reason)
             self.sessions.detach(self)
+
+    def worker_token(self, task: str) -> str:
+        """The token for the agent's workers of a task; empty if the agent gave none itself."""
+        identity, keyring = self.stream.identity, self.sessions.keyring
+        if keyring is None or keyring.workers is None or not isinstance(identity, Identity):
+            return ""
+        return keyring.workers.of(task) if identity.by_token else ""
 
     def tell_duties(self) -> None:
         """Send the agent the list of workers that it has to run."""

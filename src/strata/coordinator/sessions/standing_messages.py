@@ -15,6 +15,7 @@ import hmac
 import secrets
 from pathlib import Path
 
+from strata.coordinator.access.worker_tokens import WorkerTokens
 from strata.core.state import Cluster
 from strata.core.tasks.standing import task_standing
 from strata.errors import Corrupt, Unavailable
@@ -50,6 +51,10 @@ class PeerTokens:
                 self._certificates.clear()
             self._certificates[task] = peer_certificate(self._secret, task)
         return self._certificates[task]
+
+    def for_workers(self) -> WorkerTokens:
+        """The tokens of tasks' workers, from the same secret."""
+        return WorkerTokens(hmac.digest(self._secret, b"worker tokens", "sha256"))
 
 
 def new_secret() -> bytes:

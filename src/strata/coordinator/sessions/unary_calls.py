@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from strata.coordinator.access.task_bounds import bind
 from strata.coordinator.background import measured
 from strata.coordinator.checkpoint_files import CheckpointPlaces
 from strata.coordinator.engine.engine import Engine
@@ -106,7 +107,7 @@ class UnaryCalls:
     def _counted(self, handler: Callable[[Any, UnaryCall], Any]) -> Callable[[Any, UnaryCall], Any]:
         def counted(request: Any, call: UnaryCall) -> Any:
             self.metrics.count_request("grpc")
-            return handler(request, call)
+            return handler(bind(call.identity, request, self.state), call)
 
         return counted
 

@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from strata.coordinator.access.keyring import Keyring
+from strata.coordinator.access.session_tokens import is_held
+from strata.coordinator.access.task_bounds import bind
 from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.inbox import Reply
 from strata.coordinator.engine.waiters import BarrierEnd, BarrierWaiters, SaveWaiters
@@ -92,6 +95,7 @@ class WorkerSessions:
         self.open: dict[str, WorkerSession] = {}
         self._new: set[int] = set()
         self._ended = False
+        self.keyring: Keyring | None = None
         # First, so that a worker receives its generation before the messages that follow from it.
         engine.follow(self._follow, *AFFECTING, first=True)
         engine.follow(self._ask_for_stacks, StacksRequested)
@@ -182,6 +186,8 @@ class WorkerSession:
     def on_message(self, message: pb.WorkerMessage) -> None:
         """Handle one message; a refused message is answered and the stream stays open."""
         self.sessions.metrics.count_request("grpc")
+        if not is_held(self.stream, self.sessions.keyring):
+            return
         kind = message.WhichOneof("body")
         self._size_bytes = message.ByteSize
         try:
@@ -231,6 +237,7 @@ class WorkerSession:
     def _hello(self, request: int, hello: pb.Hello) -> None:
         if self._greeted:
             raise InvalidArgument("Hello was sent twice", hint="open one stream per worker")
+        bind(self.stream.identity, hello, self.engine.kernel.state)
         known = self.engine.kernel.state.workers.get(hello.worker_id)
         if known is not None:
             require_proof(known, hello.incarnation, hello.nonce)

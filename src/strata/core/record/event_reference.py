@@ -13,6 +13,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo
 
 from strata.core import cluster, limits
+from strata.core.access import access_tokens
 from strata.core.alerts import alert_record
 from strata.core.barriers import agreements, barrier_rules
 from strata.core.checkpoints import checkpoint_lifecycle, checkpoint_retention, save_schedule
@@ -53,6 +54,7 @@ MODULES = (
     host_record,
     host_exclusion,
     gpu_exclusion,
+    access_tokens,
     stack_collection,
     task_lifecycle,
     workdirs,

@@ -87,7 +87,7 @@ class Call(Generic[Request, Response]):
     """One call.
 
     `deadline` is on the event loop's clock, None if the client set none. `trailing_metadata` may be
-    set until the call ends.
+    set until the call ends. `identity` is what the server's `authorize` returned, None without one.
     """
 
     __slots__ = (
@@ -102,6 +102,7 @@ class Call(Generic[Request, Response]):
         "closed",
         "deadline",
         "head",
+        "identity",
         "trailing_metadata",
     )
 
@@ -109,6 +110,7 @@ class Call(Generic[Request, Response]):
         self, connection: "Connection", stream: Http2Stream, head: RequestHead, method: Method
     ) -> None:
         self.head = head
+        self.identity: object = None
         self.closed = False
         self.trailing_metadata: Metadata = ()
         timeout_s = head.timeout_s

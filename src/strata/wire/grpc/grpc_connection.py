@@ -155,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             self.http2.send_trailers(stream, NOT_GRPC_HEAD)
             return
         try:
-            method = self.server.method_for(head, self)
+            method, identity = self.server.method_for(head, self)
             if not (method.public or self.authenticated):
                 self.http2.streams_cost = False
                 self.server.budget.authenticate(self)
@@ -166,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             self.http2.send_trailers(stream, RESPONSE_HEAD + encode_trailers(outcome))
             return
         stream.owner = call = method.call_type(self, stream, head, method)
+        call.identity = identity
         call._open()
         if ended and not call.closed:
             call._receive(b"", True)

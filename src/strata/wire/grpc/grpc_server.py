@@ -32,7 +32,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
 from strata.wire.grpc.connection_budget import Bounds, ConnectionBudget
@@ -142,8 +142,8 @@ class GrpcServer:
     """Methods by full name, the open connections, and the limits.
 
     `status_of` converts exceptions of handlers; None means an unknown exception. `authorize` gets
-    the metadata and the caller of every call to a method that is not public, and raises if it is
-    not allowed.
+    the head and the caller of every call to a method that is not public. It raises if the call is
+    not allowed; what it returns is the call's `identity`.
 
     `max_outgoing_bytes` limits the queued bytes of a stream when another message is sent.
     `max_buffered_bytes` limits, per connection, requests that are incomplete or being answered, and
@@ -161,7 +161,7 @@ class GrpcServer:
         bounds: Bounds | None = None,
         limits: Http2Limits | None = None,
         status_of: Callable[[BaseException], Outcome | None] | None = None,
-        authorize: Callable[[Mapping[str, str | bytes], Caller], None] | None = None,
+        authorize: Callable[[RequestHead, Caller], object] | None = None,
     ) -> None:
         self.max_message_bytes = max_message_bytes
         self.max_outgoing_bytes = max_outgoing_bytes
@@ -291,16 +291,17 @@ class GrpcServer:
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
-    def method_for(self, head: RequestHead, caller: Caller) -> Method:
-        """The method of this request; raises if it is unauthorized or unknown."""
+    def method_for(self, head: RequestHead, caller: Caller) -> tuple[Method, object]:
+        """The method of this request, and who makes it; raises if it is unauthorized or unknown."""
         method = self.methods.get(head.path)
+        identity: object = None
         if self._authorize is not None and not (method is not None and method.public):
-            self._authorize(head.metadata, caller)
+            identity = self._authorize(head, caller)
         if head.objection is not None:
             raise RpcError(*head.objection)
         if method is None:
             raise RpcError(Status.UNIMPLEMENTED, f"unknown method {head.path}")
-        return method
+        return method, identity
 
     def known_outcome(self, error: BaseException) -> Outcome | None:
         if isinstance(error, RpcError):

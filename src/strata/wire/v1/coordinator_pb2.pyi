@@ -1346,7 +1346,7 @@ class Duties(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ..., excluded_gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked", "self_test", "workdir")
+    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked", "self_test", "workdir", "worker_token")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1367,6 +1367,7 @@ class Job(_message.Message):
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     SELF_TEST_FIELD_NUMBER: _ClassVar[int]
     WORKDIR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
@@ -1380,7 +1381,8 @@ class Job(_message.Message):
     blocked: str
     self_test: bool
     workdir: str
-    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ..., self_test: _Optional[bool] = ..., workdir: _Optional[str] = ...) -> None: ...
+    worker_token: str
+    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ..., self_test: _Optional[bool] = ..., workdir: _Optional[str] = ..., worker_token: _Optional[str] = ...) -> None: ...
 
 class ReadWorkdirRequest(_message.Message):
     __slots__ = ("workdir", "piece")

@@ -1,0 +1,1 @@
+"""Who may use the cluster: access tokens and their roles."""

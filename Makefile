@@ -7,6 +7,7 @@
 # make fuzz       run every fuzz target for SECONDS each (60); TARGETS="log grpc" runs some
 # make faults     plant every fault of tests/faults, measure, and render docs/FAULTS.md
 # make chaos      plant random faults into one cluster for MINUTES, drawn by SEED
+# make audit      look up known vulnerabilities of all locked packages; needs a network
 # make package    generate, build the site, then build a wheel
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +17,7 @@ PIP := pip install --quiet --disable-pip-version-check
 # Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test fmt fuzz generate package docs site pages bench stopwatch faults chaos proto golden web demo lock clean
+.PHONY: run test fmt fuzz generate package docs site pages bench stopwatch audit faults chaos proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
@@ -39,6 +40,12 @@ fuzz: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/fuzz.stamp
 	@failed=; for name in $(TARGETS); do echo "== $$name"; \
 		$(BIN)/python -W ignore -m tests.fuzz $$name --seconds $(SECONDS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# Not part of `make test`: the databases of vulnerabilities are on the network and change by the day.
+audit: $(VENV)/test.stamp $(VENV)/node.stamp
+	$(BIN)/$(PIP) pip-audit
+	for lock in requirements/*.txt; do $(BIN)/pip-audit --require-hashes --disable-pip -r $$lock || exit 1; done
+	cd web && npm audit
 
 # The generated files that are committed are those that users need without Node or a compiler, and
 # those that freeze a format.

@@ -191,8 +191,10 @@ def test_task_starts_again_only_with_its_secrets(ended):
     env["STRATA_SECRET_CONFIG"] = json.dumps(secrets)
     again = client.post(f"/api/tasks/{task}/restart", json={"env": env})
     assert again.status_code == 201, again.text
-    config = client.get(f"/api/tasks/{again.json()['task_id']}").json()["config"]
-    assert config["api_key"] == "***"
+    path = f"/api/tasks/{again.json()['task_id']}"
+    assert client.get(path).json()["config"]["api_key"] == "***"
+    ended = ("failed", "completed")
+    until(lambda: client.get(path).json()["status"] in ended, "the end of its worker", WAIT_S)
 
 
 def test_external_task_with_a_secret_is_refused(ended):

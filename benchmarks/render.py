@@ -56,7 +56,7 @@ def shown(value: object) -> str:
         return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     if isinstance(value, list):
         return ", ".join(map(shown, value))
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return str(value).replace("|", "\\|").replace("[", "\\[").replace("\n", " ")
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -6,7 +6,8 @@ A name is that of a script without `bench_`; without names all of them run. A re
 `benchmarks/results/NAME.json` with its date, commit and machine. Libraries that a benchmark
 compares Strata with are installed into environments of their own under `build/peers`. Where pip
 cannot install one, the benchmark runs without it and the result says so. A script that needs a GPU
-is left out on a machine without one, and its stored result stays.
+is left out on a machine without one, and its stored result stays; so does that of a script that
+takes an hour, unless it is named.
 
 Exits with 1 if a script failed or missed its bound; the results of the others are stored.
 """
@@ -24,6 +25,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PEERS = HERE.parent / "build" / "peers"
 GPU = {"checkpoint_gpu", "pinned", "saves_in_training"}
+LONG = {"soak"}
 # The option that names a Python with the peer's packages, and these packages.
 PEER_PYTHONS = {
     "checkpoint": ("--orbax", ["orbax-checkpoint", "jax"]),
@@ -88,7 +90,7 @@ def main(wanted: list[str]) -> int:
         return 2
     RESULTS.mkdir(exist_ok=True)
     missed = []
-    for name in wanted or known:
+    for name in wanted or sorted({*known} - LONG):
         if name in GPU and shutil.which("nvidia-smi") is None:
             print(f"{name}: left out, there is no GPU", file=sys.stderr)
         elif not run(name):

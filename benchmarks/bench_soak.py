@@ -1,6 +1,6 @@
 """A coordinator, an agent, 8 real workers and 200 simulated ones for an hour: what grows?
 
-    python benchmarks/soak.py [--minutes 60] > benchmarks/results/soak.json
+    python benchmarks/bench_soak.py [--minutes 60]
 
 The simulated workers send heartbeats every 5 s and the events of a step each second, as the SDK
 does; the real ones train, average, and save a checkpoint every 30 s. Every 10 s the memory, file
@@ -8,7 +8,7 @@ handles and threads of each process and the sizes of the folders are sampled. Th
 left out, because caches fill and rings wrap in it. For each figure the slope is the median of the
 slopes between all pairs of samples (Theil and Sen), and what a month at that slope would add.
 
-`make bench` does not run this: it takes as long as it measures.
+`make bench` runs this only if it is named (`ONLY=soak`): it takes as long as it measures.
 """
 
 import argparse
@@ -149,9 +149,6 @@ def soak(folder: Path, server: Server, minutes: float) -> dict[str, object]:
             batches, _ = fleet.train_evenly(minutes * 60, step_s=1.0)
         finally:
             sampler.close()
-        status = subprocess.run(
-            [*main, "status", "--url", api], capture_output=True, text=True, env=environment
-        )
     finally:
         agent.send_signal(signal.SIGTERM)
         agent.wait(60)
@@ -161,7 +158,6 @@ def soak(folder: Path, server: Server, minutes: float) -> dict[str, object]:
         "real_workers": REAL,
         "batches_of_events": batches,
         "growth": {name: growth(points) for name, points in sampler.points.items()},
-        "status": status.stdout.strip().splitlines()[-12:],
     }
 
 

@@ -127,6 +127,7 @@ def question_params(timeline) -> dict[str, dict[str, str]]:
         "differs": {"other": str(timeline.reader.path)},
         "trust": {},
         "timeout": {"worker": lost, "timeout_s": "60"},
+        "outage": {},
     }
 
 

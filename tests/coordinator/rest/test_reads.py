@@ -75,7 +75,7 @@ def test_lists_have_the_fields_of_the_contract(coordinator, client, path):
 
 
 def test_status_of_the_coordinator(coordinator, client):
-    assert client.get("/api/health").json() == {"status": "ok"}
+    assert client.get("/api/health").json() == {"status": "ok", "mode": "live"}
     status = client.get("/api/status").json()
     assert status["connected"] is True
     assert status["address"] == "127.0.0.1:50051"

@@ -76,7 +76,7 @@ export class LiveStore {
     const error = await probe();
     if (this.receivedAt !== receivedAt) return;
     if (error) this.set({ connection: this.connectionAfter(error) });
-    if (error?.status === 0) void changePage();
+    if (error?.status === 0) void changePage(this.receivedAt);
     if (error?.status !== 401) this.reopen();
   };
 
@@ -86,7 +86,7 @@ export class LiveStore {
     const error = await probe();
     if (source !== this.source) return;
     if (error) this.set({ connection: this.connectionAfter(error) });
-    if (error?.status === 0) void changePage();
+    if (error?.status === 0) void changePage(this.receivedAt);
     if (refused && error?.status !== 401) this.reopen();
   }
 

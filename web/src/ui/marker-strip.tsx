@@ -28,6 +28,12 @@ function kindOf({ placed }: MarkerGroup): string {
   return URGENT.find((kind) => placed.some(({ marker }) => marker.kind === kind)) ?? placed[0]!.marker.kind;
 }
 
+/** The name of a group; it contains the number that is shown, for those who say what they see. */
+function nameOf(group: MarkerGroup): string {
+  const count = group.placed.length;
+  return `${count > 1 ? `${count} markers: ` : ""}${textsOf(group).join("; ")}`;
+}
+
 function textsOf({ placed }: MarkerGroup): string[] {
   const texts = placed.slice(0, SHOWN).map(({ marker }) => `${clock(marker.at_ms)} ${visible(marker.text)}`);
   return placed.length > SHOWN ? [...texts, `and ${placed.length - SHOWN} more`] : texts;
@@ -65,7 +71,7 @@ export function MarkerStrip({ placed, window, width, left, onMoment }: Props) {
             key={group.placed[0]!.x}
             type="button"
             tabIndex={index === (open ?? 0) ? 0 : -1}
-            aria-label={textsOf(group).join("; ")}
+            aria-label={nameOf(group)}
             className={`absolute flex h-4 min-w-4 -translate-x-1/2 items-center justify-center text-s leading-none ${colour}`}
             style={{ left: left + group.px }}
             onClick={() => onMoment(group.placed[0]!.marker.at_ms, group.placed[0]!.curve)}

@@ -56,9 +56,10 @@ class ErrorResponse(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """Answer of the health check."""
+    """Answer of the health check. A coordinator with the mode `standby` does not lead."""
 
     status: Literal["ok"] = "ok"
+    mode: Mode = "live"
 
 
 class StatusResponse(Struct, frozen=True):

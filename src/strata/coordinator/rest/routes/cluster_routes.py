@@ -68,9 +68,9 @@ class DashboardResponse(Struct, frozen=True):
 
 
 @get("/health", responses=READS)
-async def get_health() -> Health:
+async def get_health(api: TheApi) -> Health:
     """Health check; needs no token."""
-    return Health()
+    return Health(mode=api.mode)
 
 
 @get("/status", responses=READS)

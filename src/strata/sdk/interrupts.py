@@ -103,7 +103,8 @@ class StepInterrupt:
 
 def is_interactive() -> bool:
     """Whether a person types the statements that run here."""
-    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")
+    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)
 
 
 _installed: set[TerminationNotice] = set()

@@ -3,11 +3,12 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from threading import Timer
+
+import psutil
 
 import strata
 from strata.core.record.event_codec import CODEC
@@ -54,8 +55,12 @@ class ExampleRun:
 
     def kill_worker(self, number):
         """Send SIGKILL to a worker."""
-        (pid,) = [p for name, p in worker_pids(self.folder).items() if name.endswith(f"-w{number}")]
-        os.kill(pid, signal.SIGKILL)
+        known = worker_pids(self.folder).items()
+        ((worker, pid),) = [each for each in known if each[0].endswith(f"-w{number}")]
+        process = psutil.Process(pid)
+        while (parent := process.parent()) and parent.environ().get("WORKER_ID") == worker:
+            process = parent  # the process that was found loads data for the worker
+        process.kill()
 
     def end(self):
         """Read to the end; returns the exit code and all lines."""

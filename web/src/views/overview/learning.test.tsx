@@ -26,7 +26,7 @@ function showTask(stepAtMs: number) {
 }
 
 it("says how long a running task has made no step, and dims its last rates", async () => {
-  showTask(Date.now() - 20_500);
+  showTask(Date.now() - 25_000);
   expect(await screen.findByText(/no step for 2\d s/)).toBeTruthy();
   expect(screen.getByText("7.50").className).toContain("text-faint");
 });

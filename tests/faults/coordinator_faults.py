@@ -124,7 +124,7 @@ def stop_coordinator(trial: Trial) -> Why:
     time.sleep(SETTINGS["heartbeat_timeout_s"] * 1.3)  # the fault itself: nothing can be awaited
     trial.lift(lambda: os.kill(pid, signal.SIGCONT))
     until(trial.recovered, "a committed step", WAIT_S)
-    assert not trial.since("WorkerLost"), "a pause of the coordinator is no silence of workers"
+    assert not trial.since("WorkerLost"), "workers were lost while the coordinator was paused"
     until(
         lambda: (
             "answered no heartbeat" in trial.api.get("/timeline/why", question="outage")["answer"]

@@ -132,7 +132,7 @@ def link_down(trial: Trial) -> Why:
 
 @fault(
     "30 % packet loss",
-    f"30 % of what a worker's host sends, and of what is sent to it, is lost for {LOSSY_S:g} s",
+    f"30 % of the packets from and to a worker's host are lost for {LOSSY_S:g} s",
     prepare=lossy_network,
     needs=("namespaces",),
 )

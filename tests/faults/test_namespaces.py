@@ -1,4 +1,4 @@
-"""The network faults themselves: what is cut does not arrive, the rest does, and all is removed."""
+"""The network faults drop the packets that they should, and no others, and are removed."""
 
 import signal
 import subprocess

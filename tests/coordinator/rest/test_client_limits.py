@@ -1,5 +1,5 @@
 """One client cannot use up what others need: connections, streams, threads, or the time of the
-coordinator by guessing tokens. What is above a limit is refused with a time to wait."""
+coordinator by guessing tokens. A request above a limit is refused with a time to wait."""
 
 import socket
 import threading

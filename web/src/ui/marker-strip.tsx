@@ -28,7 +28,7 @@ function kindOf({ placed }: MarkerGroup): string {
   return URGENT.find((kind) => placed.some(({ marker }) => marker.kind === kind)) ?? placed[0]!.marker.kind;
 }
 
-/** The name of a group; it contains the number that is shown, for those who say what they see. */
+/** The name of a group; voice control finds a button by its visible text, so it contains the number. */
 function nameOf(group: MarkerGroup): string {
   const count = group.placed.length;
   return `${count > 1 ? `${count} markers: ` : ""}${textsOf(group).join("; ")}`;
